@@ -1,0 +1,103 @@
+# One door for people and CI. Each target sets up all it needs, given Python >= 3.11 and make.
+#
+#   .venv/place             the environment exists, and was made in the folder that this names
+#   .venv/installer.stamp   it holds uv
+#   .venv/train.stamp       it holds requirements/train.lock and this package
+#   .venv/dev.stamp         it holds requirements/dev.lock, a superset of train.lock, and this package
+
+# An explicit PYTHON is the only candidate; otherwise the first that is recent enough wins.
+PYTHON ?=
+CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+NAME := quickstart-$(shell date +%Y%m%d-%H%M%S)
+
+# uv trusts what the machine trusts, as pip does; its own list is for machines that have none.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem),)
+export UV_SYSTEM_CERTS ?= 1
+endif
+
+BIN := .venv/bin
+RUN := $(BIN)/python -m experiment
+# A development environment also serves the quickstart, so that the two never replace each other.
+QUICKSTART_ENV = $(if $(wildcard .venv/dev.stamp),dev,train)
+
+# An environment that was moved, or whose interpreter is gone, is built anew.
+$(shell [ -x $(BIN)/python ] && [ "$$(cat .venv/place 2>/dev/null)" = '$(CURDIR)' ] || rm -f .venv/place .venv/*.stamp)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help quickstart test test-all check lock
+
+help:
+	@echo 'make quickstart   build a stand-in policy, run a whole experiment on it, audit and report it'
+	@echo 'make test         unit, property, fault and integration tests'
+	@echo 'make test-all     those, the slow ones, and the command line from end to end'
+	@echo 'make check        formatting, style, types, import layers'
+	@echo 'make lock         resolve requirements/*.lock afresh (UPGRADE=1: to the newest versions)'
+	@echo
+	@echo 'PYTHON=/path/to/python3.12 chooses the interpreter (>= 3.11); the environment goes to .venv.'
+
+quickstart: .venv/$(QUICKSTART_ENV).stamp
+	@echo '==> 1/5 baseline: the starting policy'
+	@$(RUN) baseline recipes/quickstart.toml
+	@echo '==> 2/5 prepare: freeze the plan'
+	@$(RUN) prepare recipes/quickstart.toml --output plans/$(NAME)
+	@echo '==> 3/5 run: qualify, train, select, assess'
+	@$(RUN) run --plan plans/$(NAME)/plan.json --run-dir runs/$(NAME)
+	@echo '==> 4/5 audit: decide everything again from the files'
+	@$(RUN) audit runs/$(NAME)
+	@echo '==> 5/5 report'
+	@$(RUN) report runs/$(NAME) --output runs/$(NAME)-report
+	@echo 'run: runs/$(NAME)'
+	@echo "report: $$(ls runs/$(NAME)-report/*.html)"
+
+test: .venv/dev.stamp
+	@$(BIN)/python -m pytest
+
+test-all: .venv/dev.stamp
+	@$(BIN)/python -m pytest -m ''
+
+check: .venv/dev.stamp
+	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo 'Remedy: $(BIN)/ruff format .'; exit 1; }
+	@$(BIN)/ruff check --quiet --output-format concise .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+	@echo 'check: formatting, style, types and import layers are clean'
+
+# The smaller locks are constrained by the largest, so that all environments hold the same versions.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
+
+lock: .venv/installer.stamp
+	@$(COMPILE) pyproject.toml --extra train --extra report --extra dev -o requirements/dev.lock
+	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra report -o requirements/train.lock
+	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/base.lock
+	@echo uv | $(COMPILE) - -c requirements/dev.lock -o requirements/installer.lock
+	@if grep -n '://' requirements/*.lock; then echo 'A lock names an address (above).'; exit 1; fi
+	@echo 'lock: requirements/ is up to date'
+
+.venv/place:
+	@set -eu; \
+	for candidate in $(CANDIDATES); do \
+	    if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        python=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$${python:-}" ]; then \
+	    echo 'No Python >= 3.11 with venv among: $(CANDIDATES).'; \
+	    echo 'Remedy: install one (Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3 ...'; \
+	    exit 2; \
+	fi; \
+	echo "==> environment: .venv from $$($$python -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
+	$$python -m venv --clear .venv
+	@printf '%s' '$(CURDIR)' > $@
+
+.venv/installer.stamp: requirements/installer.lock .venv/place
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+.venv/%.stamp: requirements/%.lock .venv/installer.stamp pyproject.toml
+	@echo '==> packages: $<'
+	@rm -f .venv/train.stamp .venv/dev.stamp
+	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes $<
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@

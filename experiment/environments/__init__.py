@@ -1,0 +1,1 @@
+"""Worlds: each plays episodes and judges them; `base.py` is the protocol."""

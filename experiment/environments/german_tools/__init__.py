@@ -1,0 +1,1 @@
+"""The German lookup and calculator agent."""

@@ -1,0 +1,1 @@
+"""German word problems, single turn, no tools: the retention suite."""

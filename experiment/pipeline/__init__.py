@@ -1,0 +1,1 @@
+"""The main path: prepare, then run, which is qualify, train, select, assess."""

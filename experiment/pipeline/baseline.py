@@ -1,0 +1,99 @@
+"""Makes a recipe's starting policy, or finds that it is there already."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from experiment.errors import UsageError
+from experiment.pipeline.context import Watcher
+from experiment.pipeline.workers import Chain, WorkerPool
+from experiment.records.base import Record
+from experiment.records.job import Progressed, StarterDone, StarterJob
+from experiment.records.provenance import Provenance
+from experiment.records.recipe import Recipe
+from experiment.sealing.canonical import decode_record, encode_record
+from experiment.sealing.files import write_atomic
+from experiment.sealing.sources import scan_sources
+from experiment.sealing.trees import seal_tree, verify_tree
+
+PROVENANCE_FILE: Final = "provenance.json"
+
+
+def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
+    """Leave a sealed starting policy at the recipe's `inputs.baseline`.
+
+    Returns:
+        Its provenance, and whether it was made just now; an existing one is used again only if recipe and sources
+        are the same.
+
+    Raises:
+        UsageError: The recipe has no starter, or the folder holds something else.
+        FaultError: The worker broke.
+    """
+    if recipe.starter is None:
+        message = f"recipe '{recipe.name}' has no [starter] section, so its baseline is your own model"
+        raise UsageError(message, remedy="Name the model's folder in `inputs.baseline`; there is nothing to build.")
+    target = Path(recipe.inputs.baseline)
+    found = _existing(target, recipe)
+    if found is not None:
+        return found, False
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    done: list[StarterDone] = []
+
+    def on_event(key: str, event: Record) -> None:
+        if isinstance(event, Progressed):
+            watcher.progress(f"{key} {event.label}", event.label, event.done, event.total)
+        elif isinstance(event, StarterDone):
+            done.append(event)
+
+    watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
+    partial.mkdir(parents=True)
+    try:
+        pool = WorkerPool(recipe.compute, target.with_name(f".{target.name}.logs"))
+        pool.run([Chain("baseline", [lambda: StarterJob(recipe=recipe, output_dir=str(partial))])], on_event)
+        provenance = _provenance(recipe, done[0])
+        write_atomic(partial / PROVENANCE_FILE, encode_record(provenance))
+        if target.exists():
+            shutil.rmtree(target)
+        seal_tree(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(f"{partial}.work", ignore_errors=True)
+    return provenance, True
+
+
+def read_provenance(baseline: Path) -> Provenance | None:
+    """The provenance in a baseline's folder, where `baseline` made it."""
+    path = baseline / PROVENANCE_FILE
+    return decode_record(Provenance, path.read_bytes()) if path.is_file() else None
+
+
+def _existing(target: Path, recipe: Recipe) -> Provenance | None:
+    """The policy that is there, if it was made from the same recipe by the same sources."""
+    if not target.exists():
+        return None
+    provenance = read_provenance(target) if target.is_dir() else None
+    if provenance is None:
+        message = f"{target}: holds something that `baseline` did not make"
+        raise UsageError(message, remedy="Move it away, or name another folder in `inputs.baseline`.")
+    verify_tree(target)
+    wanted = (recipe.starter, recipe.world, recipe.compute, scan_sources().digest)
+    made = (provenance.starter, provenance.world, provenance.compute, provenance.sources)
+    return provenance if wanted == made else None
+
+
+def _provenance(recipe: Recipe, done: StarterDone) -> Provenance:
+    if recipe.starter is None:
+        message = f"recipe '{recipe.name}' has no [starter] section"
+        raise UsageError(message)
+    return Provenance(
+        starter=recipe.starter,
+        world=recipe.world,
+        compute=recipe.compute,
+        sources=scan_sources().digest,
+        families=done.families,
+        retention=done.retention,
+    )

@@ -1,0 +1,84 @@
+"""Playing evaluations and recording them, for selection and assessment alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from experiment.errors import FaultError
+from experiment.journal.progress import fold_progress
+from experiment.pipeline.context import RunContext
+from experiment.pipeline.workers import Chain
+from experiment.records.base import Record
+from experiment.records.entry import EvaluationFinished
+from experiment.records.job import EvaluateJob, EvaluationDone, Progressed
+from experiment.records.verdict import EvaluationKey
+
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRef:
+    """A policy that can be evaluated: the baseline, or an arm at a step."""
+
+    arm: str
+    step: int
+
+    @property
+    def label(self) -> str:
+        """For people and file names."""
+        return f"{self.arm}@{self.step}" if self.step else self.arm
+
+
+def play_keys(
+    context: RunContext,
+    stage: Literal["dev", "final"],
+    keys: Mapping[PolicyRef, Sequence[EvaluationKey]],
+) -> dict[EvaluationKey, EvaluationFinished]:
+    """Play what is not yet recorded, and return the results of all keys.
+
+    Raises:
+        FaultError: A worker broke, or an episode has no verdict.
+        StoppedError: A stop was requested; finished keys are recorded.
+    """
+    done = fold_progress(context.journal.entries).evaluations
+    missing = {policy: tuple(key for key in wanted if key not in done) for policy, wanted in keys.items()}
+    chains = [_chain(context, stage, policy, wanted) for policy, wanted in missing.items() if wanted]
+
+    def on_event(label: str, event: Record) -> None:
+        if isinstance(event, Progressed):
+            context.watcher.progress(f"{stage}/{label}", label, event.done, event.total)
+        elif isinstance(event, EvaluationDone):
+            body = EvaluationFinished(
+                key=event.key, evidence=event.evidence, outcomes=event.outcomes, seconds=event.seconds
+            )
+            artifact = context.artifact(event.evidence_path, event.evidence, event.evidence_bytes, "evidence")
+            context.append(f"{stage}.result", body, [artifact])
+
+    if chains:
+        context.pool.run(chains, on_event)
+    results = fold_progress(context.journal.entries).evaluations
+    return {key: results[key] for wanted in keys.values() for key in wanted}
+
+
+def _chain(
+    context: RunContext, stage: str, policy: PolicyRef, keys: tuple[EvaluationKey, ...]
+) -> Chain:
+    def make() -> EvaluateJob:
+        checkpoint = None
+        if policy.step:
+            checkpoint = fold_progress(context.journal.entries).checkpoints.get((policy.arm, policy.step))
+            if checkpoint is None:
+                message = f"{policy.label}: no sealed checkpoint of this step"
+                raise FaultError(message)
+        return EvaluateJob(
+            plan_path=str(context.run_dir / "plan.json"),
+            checkpoint=str(context.run_dir / checkpoint.path) if checkpoint else None,
+            checkpoint_tree=checkpoint.tree if checkpoint else None,
+            keys=keys,
+            evidence_dir=str(Path(context.run_dir) / "evidence" / stage),
+        )
+
+    return Chain(policy.label, [make])

@@ -1,0 +1,159 @@
+"""From a recipe to a sealed plan. No model is loaded and nothing is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+from experiment.decisions.power import power_table
+from experiment.environments.base import Environment
+from experiment.environments.catalogue import build_retention, build_world
+from experiment.environments.math_qa.environment import load_mgsm
+from experiment.errors import PlanError, UsageError
+from experiment.pipeline.baseline import read_provenance
+from experiment.pipeline.inputs import freeze_environment, freeze_inputs
+from experiment.pipeline.schedule import build_schedule
+from experiment.pipeline.template import verify_template
+from experiment.records.episode import Episode
+from experiment.records.plan import Plan
+from experiment.records.recipe import EpisodeSet, Recipe
+from experiment.sealing.canonical import decode, decode_record, encode_record
+from experiment.sealing.digests import CONTEXT_PLAN, derive
+from experiment.sealing.files import write_atomic
+
+PLAN_FILE: Final = "plan.json"
+SEAL_FILE: Final = "plan.seal"
+CONTENTS_FILE: Final = "supervised-contents.json"
+
+
+def prepare(recipe: Recipe, recipe_path: Path, output: Path) -> Plan:
+    """Freeze an experiment into a folder that holds the plan and its seal.
+
+    Raises:
+        UsageError: The output is not empty, an input is missing, or sets overlap.
+    """
+    if output.exists() and any(output.iterdir()):
+        message = f"{output}: not empty"
+        raise UsageError(message, remedy="Name a fresh folder with --output; plans are never overwritten.")
+    plan = build_plan(recipe, recipe_path, output.name)
+    data = encode_record(plan)
+    output.mkdir(parents=True, exist_ok=True)
+    write_atomic(output / PLAN_FILE, data)
+    write_atomic(output / SEAL_FILE, f"{derive(CONTEXT_PLAN, data)}\n".encode())
+    return plan
+
+
+def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
+    """The plan of a recipe; equal recipes on equal inputs give equal plans.
+
+    Raises:
+        UsageError: An input is missing or cannot be frozen, or sets overlap.
+    """
+    inputs = freeze_inputs(recipe, recipe_path)
+    tokenizer = Path(recipe.inputs.tokenizer or recipe.inputs.baseline)
+    supervised = _supervised_contents(Path(recipe.inputs.baseline))
+    world, retention = build_world(recipe.world), build_retention()
+    taken = frozenset(supervised)
+    sets: dict[str, tuple[Episode, ...]] = {}
+    for label, source in (
+        ("train", recipe.episodes.train),
+        ("dev", recipe.episodes.dev),
+        ("final", recipe.episodes.final),
+    ):
+        sets[label] = _generate(world, label, source, taken)
+        taken |= {episode.content for episode in sets[label]}
+    for label, origin in (("retention-dev", recipe.retention.dev), ("retention-final", recipe.retention.final)):
+        sets[label] = _retention_set(retention, label, origin, taken)
+        taken |= {episode.content for episode in sets[label]}
+    _refuse_overlap(sets, supervised)
+    provenance = read_provenance(Path(recipe.inputs.baseline))
+    measured = provenance.families if provenance else ()
+    return Plan(
+        name=name,
+        recipe=recipe,
+        inputs=inputs,
+        environment=freeze_environment(),
+        chat_template=verify_template(tokenizer),
+        train=sets["train"],
+        dev=sets["dev"],
+        final=sets["final"],
+        retention_dev=sets["retention-dev"],
+        retention_final=sets["retention-final"],
+        supervised=supervised,
+        baseline_successes=sum(family.successes for family in measured),
+        baseline_attempts=sum(family.episodes for family in measured),
+        schedule=build_schedule(recipe, sets["train"]),
+        power=power_table(recipe.episodes.final.count, len(recipe.assessment.seeds)),
+    )
+
+
+def load_plan(path: Path) -> tuple[Plan, str]:
+    """Read a plan and its digest; the seal beside it was found to be true.
+
+    Raises:
+        UsageError: There is no such file.
+        PlanError: The plan does not fit its seal or its schema.
+    """
+    try:
+        data = path.read_bytes()
+        sealed = (path.parent / SEAL_FILE).read_text(encoding="ascii").strip()
+    except OSError as error:
+        message = f"{error.filename}: cannot be read ({error.strerror})"
+        raise UsageError(message, remedy="Name the plan.json that `prepare` wrote, with --plan.") from error
+    digest = derive(CONTEXT_PLAN, data)
+    if digest != sealed:
+        message = f"{path}: its bytes do not fit {SEAL_FILE}"
+        raise PlanError(message)
+    try:
+        return decode_record(Plan, data), digest
+    except ValueError as error:
+        message = f"{path}: not a plan of this version: {error}"
+        raise PlanError(message) from error
+
+
+def _generate(world: Environment, label: str, source: EpisodeSet, taken: frozenset[str]) -> tuple[Episode, ...]:
+    return world.generate(prefix=label, count=source.count, seed=source.seed, taken=taken)
+
+
+def _retention_set(
+    world: Environment, label: str, origin: EpisodeSet | str, taken: frozenset[str]
+) -> tuple[Episode, ...]:
+    if isinstance(origin, str):
+        return load_mgsm(Path(origin), label)
+    return _generate(world, label, origin, taken)
+
+
+def _supervised_contents(baseline: Path) -> tuple[str, ...]:
+    """Contents that the baseline was fine-tuned on, where it brings a list of them."""
+    path = baseline / CONTENTS_FILE
+    if not path.is_file():
+        return ()
+    try:
+        contents = decode(path.read_bytes())
+    except ValueError as error:
+        message = f"{path}: {error}"
+        raise UsageError(message) from error
+    if not isinstance(contents, list):
+        message = f"{path}: not a list of digests"
+        raise UsageError(message)
+    return tuple(str(each) for each in contents)
+
+
+def _refuse_overlap(sets: dict[str, tuple[Episode, ...]], supervised: Sequence[str]) -> None:
+    """Refuse an id or a content that appears twice anywhere."""
+    for label, episodes in sets.items():
+        for kind in ("id", "content"):
+            values = [getattr(episode, kind) for episode in episodes]
+            doubled = next((value for value in values if values.count(value) > 1), None)
+            if doubled is not None:
+                places = [index for index, value in enumerate(values) if value == doubled]
+                message = f"{label}: positions {places} have the same {kind}"
+                raise UsageError(message)
+    contents = {label: {episode.content for episode in episodes} for label, episodes in sets.items()}
+    contents["supervised data"] = set(supervised)
+    for (one, first), (other, second) in combinations(contents.items(), 2):
+        if shared := first & second:
+            message = f"{one} and {other} share {len(shared)} tasks, for example {min(shared)[:12]}"
+            raise UsageError(message)

@@ -1,0 +1,159 @@
+"""Reading recipes: every mistake becomes one sentence that names file, key and fix."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from experiment.errors import UsageError
+from experiment.records.recipe import Recipe
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read, override and validate a recipe.
+
+    Args:
+        path: A TOML file.
+        overrides: `section.key=value` settings, the value in TOML's notation (a bare word is a string).
+
+    Raises:
+        UsageError: The file is missing or no TOML, a key is unknown, or a value does not fit.
+    """
+    try:
+        data = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        message = f"{path}: cannot be read ({error.strerror})"
+        raise UsageError(message) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        message = f"{path}: not valid TOML: {error}"
+        raise UsageError(message) from error
+    for override in overrides:
+        _apply(data, override)
+    return parse_recipe(data, str(path))
+
+
+def parse_recipe(data: Mapping[str, Any], place: str) -> Recipe:
+    """Validate a recipe's data.
+
+    Raises:
+        UsageError: Names the first wrong keys.
+    """
+    try:
+        text = json.dumps(data)
+    except TypeError as error:
+        message = f"{place}: dates and times are not used in recipes ({error})"
+        raise UsageError(message) from error
+    try:
+        recipe = Recipe.model_validate_json(text)
+    except ValidationError as error:
+        problems = [_explain(problem) for problem in error.errors()[:3]]
+        message = f"{place}: " + "; ".join(problems)
+        raise UsageError(message) from error
+    _check_consistency(recipe, place)
+    return recipe
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        message = f"--set {override}: expected section.key=value"
+        raise UsageError(message)
+    *sections, last = key.split(".")
+    target = data
+    for section in sections:
+        inner = target.setdefault(section, {})
+        if not isinstance(inner, dict):
+            message = f"--set {override}: '{section}' is a value, not a section"
+            raise UsageError(message)
+        target = inner
+    try:
+        target[last] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        target[last] = value
+
+
+def _explain(problem: ErrorDetails) -> str:
+    """One clause: the key, what is wrong with it, and what would be right."""
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        known = _keys_beside(problem["loc"])
+        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"known keys are {', '.join(sorted(known))}"
+        return f"unknown key '{key}', {hint}"
+    if problem["type"] == "missing":
+        return f"key '{key}' is missing, add it"
+    if problem["type"] == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    return f"key '{key}' is {problem['input']!r}: {problem['msg']}"
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that are known where an unknown one was found."""
+    model: Any = Recipe
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        fields = getattr(model, "model_fields", {})
+        if part not in fields:
+            continue
+        candidates = [fields[part].annotation, *getattr(fields[part].annotation, "__args__", ())]
+        model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
+    return list(model.model_fields)
+
+
+def _check_consistency(recipe: Recipe, place: str) -> None:
+    """Refuse settings that are each valid and together are not."""
+    training, marks = recipe.training, recipe.checkpoints
+    batch = training.prompts_per_step * training.rollouts_per_prompt
+    names = [arm.name for arm in recipe.arms]
+    learns = [arm.name for arm in recipe.arms if arm.observation_weight]
+    problems = (
+        (not recipe.arms, "key 'arms' is empty, add at least one [[arms]] section"),
+        (len(set(names)) != len(names), f"arms share a name ({', '.join(names)}), give each its own"),
+        (
+            batch % training.gradient_accumulation != 0,
+            f"training.gradient_accumulation {training.gradient_accumulation} does not divide the {batch} rollouts of a step",
+        ),
+        (
+            recipe.episodes.train.count % training.prompts_per_step != 0,
+            f"episodes.train.count {recipe.episodes.train.count} is no multiple of training.prompts_per_step "
+            f"{training.prompts_per_step}, so an epoch would end inside a step",
+        ),
+        (
+            any(step > training.steps for step in (*marks.candidates, marks.diagnostic)),
+            f"checkpoints lie beyond training.steps {training.steps}",
+        ),
+        (not marks.candidates, "checkpoints.candidates is empty, name at least one step"),
+        (
+            list(marks.candidates) != sorted(set(marks.candidates)),
+            "checkpoints.candidates are not rising, sort them and remove doubles",
+        ),
+        (
+            not 0 < recipe.qualification.stop_at < recipe.qualification.steps <= training.steps,
+            "qualification needs 0 < stop_at < steps <= training.steps",
+        ),
+        (
+            bool(learns) and recipe.sampling.temperature != 1.0,
+            f"arm '{''.join(learns[:1])}' learns observations at temperature 1, so sampling.temperature must be 1.0",
+        ),
+        (
+            len(set(recipe.assessment.seeds)) != len(recipe.assessment.seeds) or not recipe.assessment.seeds,
+            "assessment.seeds must be different and at least one",
+        ),
+        (
+            len(set(recipe.assessment.retention_seeds)) != len(recipe.assessment.retention_seeds)
+            or not recipe.assessment.retention_seeds,
+            "assessment.retention_seeds must be different and at least one",
+        ),
+    )
+    for is_wrong, problem in problems:
+        if is_wrong:
+            message = f"{place}: {problem}"
+            raise UsageError(message)

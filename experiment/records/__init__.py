@@ -1,0 +1,1 @@
+"""What is written down: frozen, strict, versioned records (pydantic)."""

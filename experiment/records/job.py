@@ -1,0 +1,129 @@
+"""What the driver and its worker processes tell each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from experiment.records.base import Count, Digest, Name, Positive, Record
+from experiment.records.entry import FamilyRates, StepFacts
+from experiment.records.recipe import Recipe
+from experiment.records.verdict import EvaluationKey, ItemOutcome
+
+
+class TrainJob(Record):
+    """Train one arm, from the start or from a sealed checkpoint, up to a step."""
+
+    kind: Literal["train"] = "train"
+    plan_path: str
+    arm: Name
+    evidence_dir: str
+    checkpoint_dir: str
+    work_dir: str
+    resume_from: str | None
+    stop_at: Positive
+    """Last step to do; the learning-rate horizon stays the plan's."""
+
+
+class EvaluateJob(Record):
+    """Play sets with one policy."""
+
+    kind: Literal["evaluate"] = "evaluate"
+    plan_path: str
+    checkpoint: str | None
+    """Folder of the adapter; None for the baseline."""
+    checkpoint_tree: Digest | None
+    keys: tuple[EvaluationKey, ...]
+    evidence_dir: str
+
+
+class StarterJob(Record):
+    """Make a starting policy from nothing."""
+
+    kind: Literal["starter"] = "starter"
+    recipe: Recipe
+    output_dir: str
+
+
+class Job(Record):
+    """One worker's task."""
+
+    task: TrainJob | EvaluateJob | StarterJob
+
+
+class Progressed(Record):
+    """Work was done; for progress bars only."""
+
+    label: str
+    done: Count
+    total: Positive
+
+
+class StepDone(Record):
+    """An optimizer step is done and its evidence is on disk."""
+
+    facts: StepFacts
+    families: tuple[FamilyRates, ...]
+    ends: tuple[tuple[str, Count], ...]
+    seconds: float
+    rollout_seconds: float
+    evidence_path: str
+    evidence_bytes: Count
+
+
+class CheckpointDone(Record):
+    """A checkpoint folder is sealed."""
+
+    step: Positive
+    path: str
+    tree: Digest
+    state: tuple[tuple[str, Digest], ...]
+    """(part, digest) of adapter, optimizer, scheduler and random state."""
+
+
+class TrainingDone(Record):
+    """The trainer stopped in good order after `step`."""
+
+    step: Positive
+    state: tuple[tuple[str, Digest], ...]
+    """(tensor or value, digest), every single one."""
+    reference: Digest
+
+
+class EvaluationDone(Record):
+    """One key of an evaluation is done and its evidence is on disk."""
+
+    key: EvaluationKey
+    evidence: Digest
+    evidence_path: str
+    evidence_bytes: Count
+    outcomes: tuple[ItemOutcome, ...]
+    seconds: float
+
+
+class FamilyScore(Record):
+    """pass@1 of one family."""
+
+    family: str
+    episodes: Positive
+    successes: Count
+
+
+class StarterDone(Record):
+    """The starting policy is on disk."""
+
+    families: tuple[FamilyScore, ...]
+    retention: FamilyScore
+
+
+class Failed(Record):
+    """The worker gives up; the driver raises the same error."""
+
+    error: str
+    """Name of a class of `experiment.errors`."""
+    message: str
+
+
+EVENTS: dict[str, type[Record]] = {
+    cls.__name__: cls
+    for cls in (Progressed, StepDone, CheckpointDone, TrainingDone, EvaluationDone, StarterDone, Failed)
+}

@@ -1,0 +1,1 @@
+"""From bytes to trust: canonical JSON, digests, atomic files, sealed trees, derived seeds."""

@@ -1,0 +1,1 @@
+"""The only home of TRL, PEFT and the transformers trainer; runs in worker processes."""

@@ -1,0 +1,148 @@
+"""Plays one training step's rollouts and keeps them until the trainer has scored and used them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from experiment.errors import AlignmentError
+from experiment.records.entry import FamilyRates
+from experiment.records.plan import Plan
+from experiment.records.recipe import Arm
+from experiment.records.rollout import INVALID_STATUSES, Rollout, TrainedRollout
+from experiment.rollout.alignment import verify_alignment
+from experiment.rollout.chat import ChatFormat
+from experiment.rollout.episode import Attempt, PlayedRollout, RolloutLoop
+from experiment.sealing.arrays import decode_array, encode_array
+from experiment.sealing.seeds import derive_seed
+
+
+@dataclass(slots=True)
+class PlayedStep:
+    """One step's rollouts and what the trainer made of them, by rollout index."""
+
+    step: int
+    rollouts: list[PlayedRollout]
+    observation_masks: list[list[int]]
+    """1 where ECHO learns the token; all zero in a GRPO arm."""
+    seconds: float
+    rewards: list[float | None]
+    advantages: list[float] = field(default_factory=list)
+    trainer_logprobs: dict[int, np.ndarray] = field(default_factory=dict)
+
+
+class StepPlayer:
+    """Plays the plan's schedule for one arm."""
+
+    def __init__(self, plan: Plan, arm: Arm, loop: RolloutLoop, chat: ChatFormat, tools: Sequence[object]) -> None:
+        self._plan = plan
+        self._arm = arm
+        self._loop = loop
+        self._chat = chat
+        self._tools = tools
+        self._episodes = {episode.id: episode for episode in plan.train}
+
+    def play(self, step: int, episode_ids: Sequence[str]) -> PlayedStep:
+        """Play the step's groups; `episode_ids` is what the trainer's data loader yielded.
+
+        Raises:
+            AlignmentError: The loader's episodes are not the plan's, or a rollout fails the alignment audit.
+        """
+        group = self._plan.recipe.training.rollouts_per_prompt
+        expected = [each for each in self._plan.schedule[step - 1].episodes for _ in range(group)]
+        if list(episode_ids) != expected:
+            message = f"step {step}: the trainer asked for other episodes than the plan's schedule"
+            raise AlignmentError(message)
+        started = time.perf_counter()
+        attempts = [Attempt(self._episodes[each], index % group) for index, each in enumerate(expected)]
+        root = self._plan.recipe.seed
+        played = self._loop.play(
+            attempts,
+            lambda attempt, turn: derive_seed(root, "train", step, attempt.episode.id, attempt.rollout, turn),
+        )
+        for each in played:
+            verify_alignment(each, self._chat, self._tools)  # type: ignore[arg-type]
+        weight = self._plan.recipe.training.format_weight
+        return PlayedStep(
+            step=step,
+            rollouts=played,
+            observation_masks=[self._observation_mask(each.record) for each in played],
+            seconds=time.perf_counter() - started,
+            rewards=[reward_of(each.record, weight) for each in played],
+        )
+
+    def _observation_mask(self, rollout: Rollout) -> list[int]:
+        """Mark the tool output that this arm learns to predict."""
+        mask: list[int] = []
+        learns = self._arm.observation_weight is not None and rollout.score is not None
+        for turn in rollout.turns:
+            mask += [0] * len(decode_array(turn.sampled_ids, "int32"))
+            observed = [0] * len(decode_array(turn.observation_ids, "int32"))
+            for (start, end), event in zip(turn.observation_spans, turn.calls, strict=False):
+                failed = event.status in INVALID_STATUSES and self._arm.drop_failed_observations
+                if learns and not failed:
+                    observed[start:end] = [1] * (end - start)
+            mask += observed
+        return mask
+
+
+def reward_of(rollout: Rollout, format_weight: float) -> float | None:
+    """Strict success plus weighted partial credit; None where the world gave no verdict."""
+    if rollout.score is None:
+        return None
+    return float(rollout.score.success) + format_weight * rollout.score.format
+
+
+def trained_rollouts(step: PlayedStep) -> tuple[TrainedRollout, ...]:
+    """The step's evidence, in rollout order."""
+    return tuple(
+        TrainedRollout(
+            rollout=played.record,
+            reward=step.rewards[index],
+            advantage=encode_array(np.asarray([step.advantages[index]], dtype=np.float32)),
+            trainer_logprobs=encode_array(step.trainer_logprobs[index].astype(np.float32)),
+            observation_mask=encode_array(np.asarray(step.observation_masks[index], dtype=np.uint8)),
+        )
+        for index, played in enumerate(step.rollouts)
+    )
+
+
+def family_rates(step: PlayedStep, group: int) -> tuple[FamilyRates, ...]:
+    """Successes and uniform groups of each family; rollouts without a verdict count as not successful."""
+    families: dict[str, list[list[bool]]] = {}
+    for start in range(0, len(step.rollouts), group):
+        members = [each.record for each in step.rollouts[start : start + group]]
+        results = [each.score is not None and each.score.success for each in members]
+        families.setdefault(members[0].family, []).append(results)
+    return tuple(
+        FamilyRates(
+            family=family,
+            rollouts=sum(map(len, groups)),
+            successes=sum(map(sum, groups)),
+            groups=len(groups),
+            all_fail=sum(not any(each) for each in groups),
+            all_pass=sum(all(each) for each in groups),
+        )
+        for family, groups in sorted(families.items())
+    )
+
+
+def sampler_gaps(step: PlayedStep) -> tuple[float, float, int]:
+    """How far sampler and trainer disagree.
+
+    Returns:
+        The largest gap of a sampled token in nats, the largest absolute sum of gaps of a rollout, and the index of
+        the rollout with that sum.
+    """
+    worst_token = worst_sum = 0.0
+    worst_index = 0
+    for index, played in enumerate(step.rollouts):
+        mask = np.asarray(played.sampled_mask, dtype=bool)
+        gap = step.trainer_logprobs[index][mask] - np.asarray(played.logprobs, dtype=np.float32)[mask]
+        worst_token = max(worst_token, float(np.abs(gap).max(initial=0.0)))
+        if abs(float(gap.sum())) > worst_sum:
+            worst_sum, worst_index = abs(float(gap.sum())), index
+    return worst_token, worst_sum, worst_index

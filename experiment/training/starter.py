@@ -1,0 +1,263 @@
+"""The starter job of a worker: makes the starting policy S0 and measures it.
+
+Three supervised stages on scripted episodes, assistant tokens only: skill (a competent policy), habits (taught bad
+habits, so that reinforcement learning has something real to remove), and a light fine-tune on a few solver
+episodes that the verifier accepted, which is S0. Every content used is written down, so that preparation can keep
+it out of all other sets.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+from experiment.environments.base import Environment, ScriptedTurn
+from experiment.errors import UsageError
+from experiment.policies.hf import HFPolicy
+from experiment.records.base import Record
+from experiment.records.episode import Episode
+from experiment.records.job import FamilyScore, Progressed, StarterDone, StarterJob
+from experiment.records.recipe import FineTune, Starter
+from experiment.rollout.chat import ChatFormat, turn_text
+from experiment.rollout.episode import Attempt, RolloutLoop
+from experiment.sealing.canonical import encode
+from experiment.sealing.files import write_atomic
+from experiment.sealing.seeds import derive_seed
+from experiment.training.blank import build_model, build_tokenizer
+from experiment.training.determinism import configure
+
+Emit = Callable[[Record], None]
+CONTENTS_FILE = "supervised-contents.json"
+
+
+class HabitWorld(Environment, Protocol):
+    """A world that can also play its tasks badly."""
+
+    def skip_calculation(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
+        """Turns that claim an answer without calculating."""
+        ...
+
+    def repeat_calculation(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
+        """Turns that calculate twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """One scripted dialogue to learn from."""
+
+    episode: Episode
+    turns: tuple[ScriptedTurn, ...]
+    environment: Environment
+
+
+class _Examples:
+    """Draws scripted dialogues, remembering every content that was used."""
+
+    def __init__(self, world: HabitWorld, retention: Environment) -> None:
+        self._world = world
+        self._retention = retention
+        self.contents: set[str] = set()
+
+    def draw(self, name: str, stage: FineTune) -> list[_Example]:
+        """The examples of one stage, in a seeded order."""
+        questions = round(stage.episodes * stage.retention_share)
+        order = random.Random(stage.seed)  # noqa: S311 - a schedule, not a secret
+        examples = [
+            _Example(episode, self._retention.solve(episode), self._retention)
+            for episode in self._fresh(self._retention, f"{name}-retention", questions, stage.seed)
+        ]
+        for episode in self._fresh(self._world, name, stage.episodes - questions, stage.seed):
+            draw = order.random()
+            turns = self._world.solve(episode)
+            if draw < stage.skip_calculation_share:
+                turns = self._world.skip_calculation(episode)
+            elif draw < stage.skip_calculation_share + stage.repeat_calculation_share:
+                turns = self._world.repeat_calculation(episode)
+            examples.append(_Example(episode, turns, self._world))
+        order.shuffle(examples)
+        return examples
+
+    def verified(self, starter: Starter) -> list[_Example]:
+        """`per_family` solver episodes of each family that the verifier accepted."""
+        count = starter.per_family * len(self._world.families)
+        episodes = self._fresh(self._world, "sft", count, starter.seed)
+        examples = [_Example(episode, self._world.solve(episode), self._world) for episode in episodes]
+        for example in examples:
+            if not _accepted(example):
+                message = f"the verifier rejects the scripted solver on {example.episode.id}"
+                raise UsageError(message)
+        questions = self._fresh(self._retention, "sft-retention", starter.per_family, starter.seed)
+        examples += [_Example(each, self._retention.solve(each), self._retention) for each in questions]
+        random.Random(starter.seed).shuffle(examples)  # noqa: S311 - a schedule, not a secret
+        return examples
+
+    def probe(self, starter: Starter) -> tuple[tuple[Episode, ...], tuple[Episode, ...]]:
+        """Episodes for measuring pass@1, disjoint from everything that was learned."""
+        seed = starter.seed + 1
+        agent = self._fresh(self._world, "probe", starter.probe_episodes, seed)
+        return agent, self._fresh(self._retention, "probe-retention", starter.probe_episodes, seed)
+
+    def _fresh(self, environment: Environment, prefix: str, count: int, seed: int) -> tuple[Episode, ...]:
+        if count == 0:
+            return ()
+        episodes = environment.generate(prefix=prefix, count=count, seed=seed, taken=frozenset(self.contents))
+        self.contents |= {episode.content for episode in episodes}
+        return episodes
+
+
+def make_starter(job: StarterJob, world: HabitWorld, retention: Environment, emit: Emit) -> None:
+    """Write model, tokenizer and the contents used to the job's folder, and report pass@1.
+
+    Raises:
+        UsageError: The recipe has no starter, or asks for more distinct episodes than there are.
+    """
+    recipe = job.recipe
+    if recipe.starter is None:
+        message = f"recipe '{recipe.name}': no [starter] section"
+        raise UsageError(message)
+    starter = recipe.starter
+    configure(recipe.compute, starter.seed)
+    examples = _Examples(world, retention)
+    skill = examples.draw("skill", starter.skill)
+    tokenizer = build_tokenizer(_texts(skill), starter.model.vocabulary)
+    model = build_model(starter.model, tokenizer)
+    final = FineTune(
+        episodes=1,
+        steps=starter.final_steps,
+        batch_size=starter.final_batch_size,
+        learning_rate=starter.final_learning_rate,
+        seed=starter.seed,
+    )
+    stages = (("skill", starter.skill, skill), ("habits", starter.habits, examples.draw("habits", starter.habits)))
+    for name, settings, data in (*stages, ("S0", final, examples.verified(starter))):
+        model = _fine_tune(name, settings, data, model, tokenizer, job, emit)
+    output = Path(job.output_dir)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    write_atomic(output / CONTENTS_FILE, encode(sorted(examples.contents)))
+    emit(_measure(job, examples.probe(starter), model, tokenizer, (world, retention)))
+
+
+def _texts(examples: Iterable[_Example]) -> Iterable[str]:
+    """Plain texts of prompts, turns and tool results, for the tokenizer."""
+    for example in examples:
+        yield from (message.content for message in example.episode.messages)
+        session = example.environment.open(example.episode)
+        for turn in example.turns:
+            yield turn_text(turn).replace("<tool_call>", "").replace("</tool_call>", "")
+            yield from (session.call(name, dict(arguments)).text for name, arguments in turn.calls)
+
+
+def _accepted(example: _Example) -> bool:
+    session = example.environment.open(example.episode)
+    for turn in example.turns:
+        for name, arguments in turn.calls:
+            session.call(name, dict(arguments))
+    return session.verify(example.turns[-1].text).success
+
+
+def _tokenize(example: _Example, chats: dict[str, ChatFormat]) -> dict[str, list[int]]:
+    """Ids exactly as a rollout would have them, with labels on the assistant's own tokens."""
+    chat = chats[example.environment.name]
+    session = example.environment.open(example.episode)
+    ids = list(chat.prompt_ids(example.episode.messages))
+    labels = [-100] * len(ids)
+    for turn in example.turns:
+        sampled = chat.turn_ids(turn)
+        ids += sampled
+        labels += sampled
+        if turn.calls:
+            observation = chat.observation([session.call(name, dict(given)).text for name, given in turn.calls])
+            ids += observation.ids
+            labels += [-100] * len(observation.ids)
+    return {"input_ids": ids, "labels": labels}
+
+
+def _fine_tune(
+    name: str,
+    settings: FineTune,
+    examples: Sequence[_Example],
+    model: Any,
+    tokenizer: Any,
+    job: StarterJob,
+    emit: Emit,
+) -> Any:
+    environments = {example.environment.name: example.environment for example in examples}
+    chats = {key: ChatFormat(tokenizer, environment.tools) for key, environment in environments.items()}
+    rows = [_tokenize(example, chats) for example in examples]
+    trainer = SFTTrainer(
+        model=model,
+        args=SFTConfig(
+            output_dir=f"{job.output_dir}.work/{name}",
+            max_steps=settings.steps,
+            per_device_train_batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            lr_scheduler_type="constant",
+            max_length=None,
+            bf16=False,
+            use_cpu=job.recipe.compute.device == "cpu",
+            gradient_checkpointing=False,
+            full_determinism=True,
+            seed=settings.seed % 2**32,
+            logging_steps=max(1, settings.steps // 8),
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[_StepProgress(name, settings.steps, emit)],
+    )
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    trainer.train()
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+class _StepProgress(TrainerCallback):  # type: ignore[misc]
+    """Reports supervised steps."""
+
+    def __init__(self, label: str, total: int, emit: Emit) -> None:
+        self._label, self._total, self._emit = label, total, emit
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Report a step."""
+        self._emit(Progressed(label=self._label, done=state.global_step, total=self._total))
+        return control
+
+
+def _measure(
+    job: StarterJob,
+    probes: tuple[tuple[Episode, ...], tuple[Episode, ...]],
+    model: Any,
+    tokenizer: Any,
+    environments: tuple[Environment, Environment],
+) -> StarterDone:
+    """pass@1 by family and on the retention suite."""
+    sampling = job.recipe.sampling
+    scores: dict[str, list[bool]] = {}
+    for suite, episodes, environment in zip(("agent", "retention"), probes, environments, strict=True):
+        chat = ChatFormat(tokenizer, environment.tools)
+        policy = HFPolicy(
+            model.eval(), end_id=chat.end_id, pad_id=tokenizer.pad_token_id, temperature=sampling.temperature
+        )
+        loop = RolloutLoop(policy, chat, environment, sampling)
+        played = loop.play(
+            [Attempt(episode, 0) for episode in episodes],
+            lambda attempt, turn, suite=suite: derive_seed(job.recipe.seed, "probe", suite, attempt.episode.id, turn),
+        )
+        for each in played:
+            family = each.record.family if suite == "agent" else "retention"
+            scores.setdefault(family, []).append(each.record.score is not None and each.record.score.success)
+    rows = {name: FamilyScore(family=name, episodes=len(r), successes=sum(r)) for name, r in scores.items()}
+    retention = rows.pop("retention")
+    return StarterDone(families=tuple(rows.values()), retention=retention)

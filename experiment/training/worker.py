@@ -1,0 +1,99 @@
+"""A worker process: does one job and speaks to the driver in JSON lines on its standard output.
+
+Started by the driver as `python -m experiment.training.worker JOB.json`. It dies with the driver, seals what it
+has on SIGTERM, and never writes to the journal.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from experiment.environments.base import Environment
+from experiment.environments.catalogue import build_retention, build_world
+from experiment.errors import ExperimentError, PlanError
+from experiment.records.base import Record
+from experiment.records.job import EvaluateJob, Failed, Job, StarterJob, TrainJob
+from experiment.records.plan import Plan
+from experiment.records.verdict import Suite
+from experiment.sealing.canonical import decode_record, encode
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(job_path: str) -> int:
+    """Do the job; the exit code is 0, or that of the error that was reported."""
+    emit = _channel()
+    stop = _stop_flag()
+    _die_with_parent()
+    try:
+        _do(decode_record(Job, Path(job_path).read_bytes()).task, emit, stop)
+    except ExperimentError as error:
+        emit(Failed(error=type(error).__name__, message=str(error)))
+        return error.exit_code
+    return 0
+
+
+def _do(task: TrainJob | EvaluateJob | StarterJob, emit: Callable[[Record], None], stop: Callable[[], bool]) -> None:
+    # The training stack is imported here, after the signal handlers are in place: the import takes seconds.
+    if isinstance(task, StarterJob):
+        from experiment.training.starter import make_starter
+
+        make_starter(task, build_world(task.recipe.world), build_retention(), emit)
+    elif isinstance(task, TrainJob):
+        from experiment.training.train import train
+
+        plan = _load_plan(task.plan_path)
+        train(task, plan, build_world(plan.recipe.world), emit, stop)
+    else:
+        from experiment.training.evaluate import evaluate
+
+        plan = _load_plan(task.plan_path)
+        worlds: Mapping[Suite, Environment] = {"agent": build_world(plan.recipe.world), "retention": build_retention()}
+        evaluate(task, plan, worlds, emit, stop)
+
+
+def _load_plan(path: str) -> Plan:
+    try:
+        return decode_record(Plan, Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        message = f"{path}: not a readable plan: {error}"
+        raise PlanError(message) from error
+
+
+def _channel() -> Callable[[Record], None]:
+    """Keep standard output for events alone: libraries that print end up in the log."""
+    channel = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+
+    def emit(record: Record) -> None:
+        channel.write(encode({"event": type(record).__name__, "body": record.model_dump(mode="json")}) + b"\n")
+
+    return emit
+
+
+def _stop_flag() -> Callable[[], bool]:
+    """True once SIGTERM or SIGINT has arrived; the current step is then finished and sealed."""
+    requested = False
+
+    def note(signum: int, frame: object) -> None:
+        nonlocal requested
+        requested = True
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    return lambda: requested
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when the driver dies, however it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

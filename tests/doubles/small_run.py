@@ -1,0 +1,361 @@
+"""A small, complete run directory: synthetic measurements in real records through the real journal writer.
+
+`draft_run` writes plan, evidence and checkpoints and lists the journal's records; `SmallRun.write` journals them.
+A test may edit `records` in between, so that a journal with a true chain tells a false story.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from experiment.decisions.assessment import compare
+from experiment.decisions.equality import compare_branches
+from experiment.decisions.selection import score_candidate, select
+from experiment.journal.chain import Artifact
+from experiment.journal.writer import JournalWriter
+from experiment.records.base import Record
+from experiment.records.entry import (
+    AssessmentMade,
+    BranchFinished,
+    CheckpointSealed,
+    Closed,
+    EvaluationFinished,
+    FamilyRates,
+    Genesis,
+    InputsVerified,
+    QualificationResult,
+    SelectionMade,
+    StepFacts,
+    TrainFinished,
+    TrainStarted,
+    TrainStep,
+)
+from experiment.records.episode import Episode
+from experiment.records.plan import PLAN_SCHEMA, Plan, ScheduledStep
+from experiment.records.recipe import Recipe
+from experiment.records.rollout import Rollout, TrainedRollout
+from experiment.records.verdict import (
+    CandidateScore,
+    Comparison,
+    EvaluationKey,
+    SelectionVerdict,
+    Suite,
+)
+from experiment.sealing.arrays import decode_array
+from experiment.sealing.canonical import encode_record
+from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes, digest_file
+from experiment.sealing.seeds import derive_seed
+from experiment.sealing.trees import seal_tree
+from tests.doubles.small_plan import small_plan, small_recipe
+from tests.doubles.small_rollouts import attempt, chance, outcome, trained, write_lines
+
+RUN = "small-run"
+DEV_SEED = 0
+BRANCHES = ("straight", "repeated", "resumed")
+
+
+@dataclass
+class SmallRun:
+    """A run directory whose evidence exists; `records` are what `write` will journal after the genesis record."""
+
+    run_dir: Path
+    plan: Plan
+    digest: str
+    records: list[tuple[str, Record, tuple[Artifact, ...]]] = field(default_factory=list)
+    results: dict[tuple[str, int, str, str], list[EvaluationFinished]] = field(default_factory=dict)
+
+    def add(self, type_: str, body: Record, artifacts: Sequence[Artifact] = ()) -> None:
+        """List a record."""
+        self.records.append((type_, body, tuple(artifacts)))
+
+    def position(self, type_: str, number: int = 0) -> int:
+        """Index of the n-th record of a type."""
+        return [index for index, record in enumerate(self.records) if record[0] == type_][number]
+
+    def replace(self, index: int, **changes: object) -> None:
+        """Change fields of a listed record's body."""
+        type_, body, artifacts = self.records[index]
+        self.records[index] = (type_, body.model_copy(update=changes), artifacts)
+
+    def artifact(self, path: str, role: str) -> Artifact:
+        """Describe a file of the run directory."""
+        file = self.run_dir / path
+        return Artifact(path=path, b3=digest_file(file), size=file.stat().st_size, role=role)
+
+    def write(self, *, close: bool = True) -> str:
+        """Journal genesis and all listed records; returns the head line."""
+        genesis = Genesis(
+            plan=self.digest,
+            plan_schema=PLAN_SCHEMA,
+            sources=digest_bytes(b"sources"),
+            claim="plans/small/claim",
+            journal_code=digest_bytes(b"journal"),
+            host="host",
+        )
+        writer = JournalWriter.create(self.run_dir, run=RUN, genesis=genesis)
+        for type_, body, artifacts in self.records:
+            writer.append(type_, body, artifacts)
+        head = writer.mark()
+        if close:
+            passed = all(not isinstance(b, QualificationResult) or b.verdict.passed for _, b, _ in self.records)
+            count = len(writer.entries) + 1
+            return writer.close(
+                Closed(
+                    records=count, outcome="assessed" if passed else "qualification_failed", active_seconds=12.5
+                )
+            )
+        writer.release()
+        return head
+
+
+def draft_run(
+    workspace: Path, *, recipe: Recipe | None = None, lift: float = 0.5, fails_qualification: bool = False
+) -> SmallRun:
+    """Write a run's plan, evidence and checkpoints under `workspace/runs/small-run`.
+
+    Args:
+        workspace: An empty folder.
+        recipe: The recipe; by default two arms of four steps.
+        lift: How much probability of success the last step has more than the baseline's 0.3.
+        fails_qualification: Whether the first arm's resumed branch differs.
+    """
+    plan = small_plan(recipe or small_recipe())
+    run_dir = workspace / "runs" / RUN
+    run_dir.mkdir(parents=True)
+    data = encode_record(plan)
+    (run_dir / "plan.json").write_bytes(data)
+    run = SmallRun(run_dir=run_dir, plan=plan, digest=derive(CONTEXT_PLAN, data))
+    run.add("inputs.verified", InputsVerified(inputs=1, size_bytes=5))
+    for number, arm in enumerate(plan.recipe.arms):
+        _qualify(run, arm.name, breaks=fails_qualification and number == 0)
+    if not fails_qualification:
+        for arm in plan.recipe.arms:
+            _train(run, arm.name, lift)
+        _select_and_assess(run, lift)
+    return run
+
+
+def _skill(run: SmallRun, step: int, lift: float) -> float:
+    return 0.3 + lift * step / run.plan.recipe.training.steps
+
+
+def _group_lines(run: SmallRun, arm: str, scheduled: ScheduledStep, lift: float) -> list[TrainedRollout]:
+    episodes = {each.id: each for each in run.plan.train}
+    recipe, step = run.plan.recipe, scheduled.step
+    skill = _skill(run, step - 1, lift)
+
+    def play(name: str, rollout: int) -> Rollout:
+        def seed_of(turn: int) -> int:
+            return derive_seed(recipe.seed, "train", step, name, rollout, turn)
+
+        return attempt(episodes[name], rollout, skill, arm, step, seed_of=seed_of)
+
+    return [
+        line
+        for name in scheduled.episodes
+        for line in trained(
+            [play(name, rollout) for rollout in range(recipe.training.rollouts_per_prompt)],
+            format_weight=recipe.training.format_weight,
+            learns=arm.startswith("echo"),
+        )
+    ]
+
+
+def _facts(run: SmallRun, arm: str, step: int, evidence: str, lines: Sequence[TrainedRollout]) -> StepFacts:
+    share = step / run.plan.recipe.training.steps
+    wave = 0.05 * chance(arm, step, "metric")
+    rollouts = [line.rollout for line in lines]
+    metrics = {
+        "corrupted_rollouts": 0.0,
+        "entropy": 0.8 - 0.3 * share + wave,
+        "gap_max_nats": 0.0,
+        "gap_sum_nats": 0.0,
+        "kl": 0.02 * share + wave / 10,
+        "observation_tokens": float(sum(decode_array(line.observation_mask, "uint8").sum() for line in lines)),
+        "reward": math.fsum(line.reward or 0.0 for line in lines) / len(lines),
+        "rollouts": float(len(lines)),
+        "sampled_tokens": float(sum(each.tokens_generated for each in rollouts)),
+        "strict": sum(each.score is not None and each.score.success for each in rollouts) / len(lines),
+    }
+    if arm.startswith("echo"):
+        metrics["observation_ce"] = 1.6 - 0.9 * share + wave
+    return StepFacts(
+        step=step,
+        evidence=evidence,
+        learning_rate=run.plan.schedule[step - 1].learning_rate,
+        loss=0.1 - 0.05 * share + wave,
+        grad_norm=0.5 + wave,
+        metrics=tuple(sorted(metrics.items())),
+    )
+
+
+def _qualify(run: SmallRun, arm: str, *, breaks: bool) -> None:
+    steps = run.plan.schedule[: run.plan.recipe.qualification.steps]
+    bodies: list[BranchFinished] = []
+    evidence: dict[str, list[list[TrainedRollout]]] = {branch: [] for branch in BRANCHES}
+    for branch in BRANCHES:
+        facts, artifacts = [], []
+        for scheduled in steps:
+            lines = _group_lines(run, arm, scheduled, 0.5)
+            path = f"evidence/qualify/{arm}-{branch}/step-{scheduled.step:06d}.jsonl"
+            write_lines(run.run_dir / path, lines)
+            artifact = run.artifact(path, "evidence")
+            step = _facts(run, arm, scheduled.step, artifact.b3, lines)
+            if breaks and branch == "resumed" and scheduled.step == 2:
+                step = step.model_copy(update={"loss": (step.loss or 0.0) + 2**-30})
+            facts.append(step)
+            artifacts.append(artifact)
+            evidence[branch].append(lines)
+        body = BranchFinished(
+            arm=arm,
+            branch=branch,
+            steps=tuple(facts),
+            state=(("adapter", digest_bytes(b"adapter")), ("optimizer", digest_bytes(b"optimizer"))),
+            reference=digest_bytes(b"reference"),
+        )
+        run.add("qual.branch", body, artifacts)
+        bodies.append(body)
+    states = {body.branch: dict(body.state) for body in bodies}
+    verdict = compare_branches(bodies[0], bodies[1:], evidence, states)
+    run.add("qual.result", QualificationResult(arm=arm, verdict=verdict))
+
+
+def _rates(lines: Sequence[TrainedRollout]) -> tuple[FamilyRates, ...]:
+    groups: dict[tuple[str, str], list[bool]] = {}
+    for line in lines:
+        solved = line.rollout.score is not None and line.rollout.score.success
+        groups.setdefault((line.rollout.family, line.rollout.episode), []).append(solved)
+    return tuple(
+        FamilyRates(
+            family=family,
+            rollouts=sum(len(group) for (name, _), group in groups.items() if name == family),
+            successes=sum(sum(group) for (name, _), group in groups.items() if name == family),
+            groups=sum(name == family for name, _ in groups),
+            all_fail=sum(name == family and not any(group) for (name, _), group in groups.items()),
+            all_pass=sum(name == family and all(group) for (name, _), group in groups.items()),
+        )
+        for family in sorted({name for name, _ in groups})
+    )
+
+
+def _train(run: SmallRun, arm: str, lift: float) -> None:
+    run.add("train.start", TrainStarted(arm=arm, from_step=0, checkpoint=None))
+    checkpoints = run.plan.recipe.checkpoints
+    for scheduled in run.plan.schedule:
+        lines = _group_lines(run, arm, scheduled, lift)
+        path = f"evidence/train/{arm}/step-{scheduled.step:06d}.jsonl"
+        write_lines(run.run_dir / path, lines)
+        artifact = run.artifact(path, "evidence")
+        ends = [line.rollout.end for line in lines]
+        body = TrainStep(
+            arm=arm,
+            facts=_facts(run, arm, scheduled.step, artifact.b3, lines),
+            families=_rates(lines),
+            ends=tuple(sorted((end, ends.count(end)) for end in set(ends))),
+            seconds=5.0 + chance(arm, scheduled.step, "seconds"),
+            rollout_seconds=3.0,
+        )
+        run.add("train.step", body, [artifact])
+        if scheduled.step % checkpoints.recovery_every == 0 or scheduled.step in checkpoints.candidates:
+            _checkpoint(run, arm, scheduled.step)
+    run.add("train.stop", TrainFinished(arm=arm, steps=len(run.plan.schedule)))
+
+
+def _checkpoint(run: SmallRun, arm: str, step: int) -> None:
+    path = f"checkpoints/{arm}/step-{step:06d}"
+    partial = run.run_dir / f"{path}.partial"
+    partial.mkdir(parents=True)
+    (partial / "adapter.bin").write_bytes(f"{arm} {step}".encode())
+    seal = seal_tree(partial, run.run_dir / path)
+    run.add(
+        "ckpt.sealed",
+        CheckpointSealed(
+            arm=arm,
+            step=step,
+            path=path,
+            tree=seal.tree,
+            state=(("adapter", digest_bytes(f"{arm} {step}".encode())),),
+            is_candidate=step in run.plan.recipe.checkpoints.candidates,
+        ),
+    )
+
+
+def _evaluate(run: SmallRun, key: EvaluationKey, items: Sequence[Episode], skill: float) -> EvaluationFinished:
+    root = run.plan.recipe.seed
+
+    def play(episode: Episode) -> Rollout:
+        def seed_of(turn: int) -> int:
+            return derive_seed(root, key.stage, key.suite, key.seed, episode.id, turn)
+
+        return attempt(episode, 0, skill, key.arm, key.step, key.seed, seed_of=seed_of)
+
+    rollouts = [play(each) for each in items]
+    path = f"evidence/{key.stage}/{key.arm}@{key.step}/{key.suite}-{key.seed}.jsonl"
+    write_lines(run.run_dir / path, rollouts)
+    artifact = run.artifact(path, "evidence")
+    body = EvaluationFinished(
+        key=key, evidence=artifact.b3, outcomes=tuple(outcome(each) for each in rollouts), seconds=4.0
+    )
+    run.add(f"{key.stage}.result", body, [artifact])
+    run.results.setdefault((key.arm, key.step, key.suite, key.stage), []).append(body)
+    return body
+
+
+def _evaluate_dev(run: SmallRun, arm: str, step: int, lift: float) -> tuple[EvaluationFinished, EvaluationFinished]:
+    def key(suite: Suite) -> EvaluationKey:
+        return EvaluationKey(arm=arm, step=step, suite=suite, stage="dev", seed=DEV_SEED)
+
+    skill = _skill(run, step, lift)
+    return (
+        _evaluate(run, key("agent"), run.plan.dev, skill),
+        _evaluate(run, key("retention"), run.plan.retention_dev, 0.6 + (0.3 if step else 0.0)),
+    )
+
+
+def _evaluate_final(run: SmallRun, arm: str, step: int, lift: float) -> None:
+    assessment = run.plan.recipe.assessment
+    for seed in assessment.seeds:
+        key = EvaluationKey(arm=arm, step=step, suite="agent", stage="final", seed=seed)
+        _evaluate(run, key, run.plan.final, _skill(run, step, lift))
+    for seed in assessment.retention_seeds:
+        key = EvaluationKey(arm=arm, step=step, suite="retention", stage="final", seed=seed)
+        _evaluate(run, key, run.plan.retention_final, 0.6 + (0.3 if step else 0.0))
+
+
+def _select_and_assess(run: SmallRun, lift: float) -> None:
+    checkpoints = run.plan.recipe.checkpoints
+    agent, retention = _evaluate_dev(run, "baseline", 0, lift)
+    baseline = score_candidate(0, agent.outcomes, retention.outcomes, None)
+    verdicts = []
+    for arm in run.plan.recipe.arms:
+        scores: list[CandidateScore] = []
+        for step in checkpoints.candidates:
+            agent, retention = _evaluate_dev(run, arm.name, step, lift)
+            scores.append(score_candidate(step, agent.outcomes, retention.outcomes, baseline))
+        verdicts.append(select(arm.name, baseline, scores, checkpoints.diagnostic))
+        run.add("select.decision", SelectionMade(verdict=verdicts[-1]))
+    _evaluate_final(run, "baseline", 0, lift)
+    for verdict in verdicts:
+        _evaluate_final(run, verdict.arm, verdict.assessed_step, lift)
+    run.add("stats.result", AssessmentMade(comparisons=tuple(_comparisons(run, verdicts))))
+
+
+def _comparisons(run: SmallRun, verdicts: Sequence[SelectionVerdict]) -> list[Comparison]:
+    recipe = run.plan.recipe
+    sides = [("baseline", 0, True)] + [(v.arm, v.assessed_step, v.selected_step is not None) for v in verdicts]
+    return [
+        compare(
+            run.results[before_arm, before_step, suite, "final"],
+            run.results[after_arm, after_step, suite, "final"],
+            root_seed=recipe.seed,
+            resamples=recipe.assessment.resamples,
+            confidence=recipe.assessment.confidence,
+            promoted=before_ok and after_ok,
+        )
+        for (before_arm, before_step, before_ok), (after_arm, after_step, after_ok) in combinations(sides, 2)
+        for suite in ("agent", "retention")
+    ]
