@@ -98,6 +98,6 @@ lock: .venv/installer.stamp
 .venv/%.stamp: requirements/%.lock .venv/installer.stamp pyproject.toml
 	@echo '==> packages: $<'
 	@rm -f .venv/train.stamp .venv/dev.stamp
-	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes $<
+	@$(BIN)/uv pip sync --python $(BIN)/python --compile-bytecode --require-hashes $<
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@

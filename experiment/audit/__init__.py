@@ -31,7 +31,7 @@ Protocol: did it happen in the order, and with the material, that the plan froze
 Recompute: do the numbers follow from the evidence?
   R1  Evidence files are canonical records in order, whose token contexts, calls and counts add up. [R-EVIDENCE]
   R2  The facts of each step follow from its rollouts. [R-STEP]
-  R3  The qualification verdict follows from the branches. [R-QUALIFY]
+  R3  The qualification verdict follows from the branches, and training began with their steps. [R-QUALIFY, R-PREFIX]
   R4  Each outcome of an evaluation follows from its rollout. [R-OUTCOME]
   R5  The selection follows from the DEV outcomes. [R-SELECT]
   R6  Every comparison follows from the final outcomes, bit for bit. [R-COMPARE]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from experiment import __version__
@@ -104,7 +105,7 @@ def _state_journal(view: JournalView, notes: Notes) -> None:
         notes.fact(f"segment {end.seg}", f"{end.good} bytes, {end.torn} torn")
     notes.fact("first record", entries[0].t)
     notes.fact("last record", entries[-1].t)
-    backwards = sum(one.t > other.t for one, other in zip(entries, entries[1:], strict=False))
+    backwards = sum(one.t > other.t for one, other in pairwise(entries))
     notes.fact("wall clock went back", f"{backwards} times")
     notes.fact("machine starts", len({entry.boot for entry in entries}))
     moved = sum(len(entry.body.moved) for entry in entries if isinstance(entry.body, Resume))

@@ -20,7 +20,7 @@ from experiment.records.entry import (
     TrainStarted,
     TrainStep,
 )
-from experiment.records.verdict import EvaluationKey
+from experiment.records.verdict import EvaluationKey, Suite
 
 _BRANCHES = frozenset({"straight", "repeated", "resumed"})
 BASELINE = ("baseline", 0)
@@ -151,9 +151,7 @@ class Protocol:
             return
         first = self._steps[body.arm].get(body.step)
         self._require(body.arm in self._running, "P-ORDER", place, f"arm '{body.arm}' was not started")
-        self._require(
-            first == body.evidence, "P-REDONE", place, f"step {body.step} of '{body.arm}' came out different"
-        )
+        self._require(first == body.evidence, "P-REDONE", place, f"step {body.step} of '{body.arm}' came out different")
 
     def _on_checkpoint(self, body: CheckpointSealed, place: str) -> None:
         """P6: a sealed state belongs to the last step that was done, and is a candidate only where planned."""
@@ -245,13 +243,15 @@ class Protocol:
         """P9: the comparison is made once, with every planned final result."""
         self._require(not self._compared, "P-TWICE", place, "the comparison was made twice")
         assessment = self._case.plan.recipe.assessment
-        seeds = {"agent": assessment.seeds, "retention": assessment.retention_seeds}
+        seeds: dict[Suite, tuple[int, ...]] = {"agent": assessment.seeds, "retention": assessment.retention_seeds}
         missing = [
             f"{arm}@{step} {suite} seed {seed}"
             for arm, step in (BASELINE, *self._assessed.items())
             for suite, planned in seeds.items()
             for seed in planned
-            if not any((k.arm, k.step, k.suite, k.seed, k.stage) == (arm, step, suite, seed, "final") for k in self._played)
+            if not any(
+                (k.arm, k.step, k.suite, k.seed, k.stage) == (arm, step, suite, seed, "final") for k in self._played
+            )
         ]
         self._require(not missing, "P-COMPARE", place, f"compared without {', '.join(missing)}")
         self._compared = True

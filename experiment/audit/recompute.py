@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 from experiment.audit.case import Case
 from experiment.audit.evidence import EvidenceError, read_trained_records
+from experiment.audit.protocol import BASELINE
 from experiment.decisions.assessment import compare
 from experiment.decisions.equality import compare_branches
 from experiment.decisions.selection import DevResult, decide
@@ -17,9 +20,13 @@ from experiment.records.entry import (
     EvaluationFinished,
     QualificationResult,
     SelectionMade,
+    TrainStep,
 )
 from experiment.records.rollout import TrainedRollout
 from experiment.records.verdict import Comparison, ItemOutcome, SelectionVerdict
+
+Suites = dict[str, tuple[ItemOutcome, ...]]
+"""Outcomes by suite."""
 
 
 def recompute_all(case: Case) -> None:
@@ -47,7 +54,7 @@ def _evaluations(case: Case, stage: str) -> list[EvaluationFinished]:
 
 def _recompute_selection(case: Case, verdict: SelectionVerdict, place: str) -> bool:
     """R5: the frozen rule, applied to the DEV outcomes again, says the same."""
-    results: dict[tuple[str, int], dict[str, tuple[ItemOutcome, ...]]] = {}
+    results: dict[tuple[str, int], Suites] = {}
     for found in _evaluations(case, "dev"):
         results.setdefault((found.key.arm, found.key.step), {})[found.key.suite] = found.outcomes
     checkpoints = case.plan.recipe.checkpoints
@@ -70,7 +77,9 @@ def _recompute_selection(case: Case, verdict: SelectionVerdict, place: str) -> b
     )
 
 
-def _dev_result(results: Mapping[tuple[str, int], Mapping[str, tuple[ItemOutcome, ...]]], arm: str, step: int) -> DevResult:
+def _dev_result(
+    results: Mapping[tuple[str, int], Mapping[str, tuple[ItemOutcome, ...]]], arm: str, step: int
+) -> DevResult:
     suites = results.get((arm, step), {})
     return DevResult(step=step, agent=suites.get("agent", ()), retention=suites.get("retention", ()))
 
@@ -103,33 +112,29 @@ def _recompute_comparison(case: Case, recorded: Comparison, place: str) -> bool:
     )
 
 
+def _selections(case: Case) -> list[SelectionVerdict]:
+    return [entry.body.verdict for entry in case.view.entries if isinstance(entry.body, SelectionMade)]
+
+
 def _is_promoted(case: Case, recorded: Comparison) -> bool:
-    """Whether the policy under test was selected on DEV, and not only assessed for diagnosis."""
-    return any(
-        isinstance(entry.body, SelectionMade)
-        and entry.body.verdict.arm == recorded.after_arm
-        and entry.body.verdict.selected_step == recorded.after_step
-        for entry in case.view.entries
-    )
+    """Whether every trained policy of a comparison was selected on DEV, and not only assessed for diagnosis."""
+    selected = {verdict.arm: verdict.selected_step for verdict in _selections(case)}
+    sides = ((recorded.before_arm, recorded.before_step), (recorded.after_arm, recorded.after_step))
+    return all(selected.get(arm) == step for arm, step in sides if (arm, step) != BASELINE)
 
 
 def _check_complete(case: Case, comparisons: Sequence[Comparison], place: str) -> None:
-    """P9: each arm was compared with the baseline on both suites, and nothing twice."""
-    assessed = {
-        entry.body.verdict.arm: entry.body.verdict.assessed_step
-        for entry in case.view.entries
-        if isinstance(entry.body, SelectionMade)
-    }
-    found = [(each.before_arm, each.after_arm, each.after_step, each.suite) for each in comparisons]
-    for arm, step in assessed.items():
-        for suite in ("agent", "retention"):
-            case.notes.require(
-                ("baseline", arm, step, suite) in found,
-                "P-COMPARE",
-                place,
-                f"does not compare {arm}@{step} with the baseline on {suite}",
-            )
-    case.notes.require(len(found) == len(set(found)), "P-COMPARE", place, "makes a comparison twice")
+    """P9: each arm against the baseline on both suites, each pair of arms on the agent suite, and nothing else."""
+    policies = [(verdict.arm, verdict.assessed_step) for verdict in _selections(case)]
+    planned = {(BASELINE, policy, suite) for policy in policies for suite in ("agent", "retention")}
+    planned |= {(one, other, "agent") for one, other in combinations(policies, 2)}
+    found = Counter(
+        ((each.before_arm, each.before_step), (each.after_arm, each.after_step), each.suite) for each in comparisons
+    )
+    for before, after, suite in sorted(planned ^ set(found)):
+        case.notes.find("P-COMPARE", place, f"{after} vs {before}, {suite}: is not both planned and made")
+    doubled = [key for key, number in found.items() if number > 1]
+    case.notes.require(not doubled, "P-COMPARE", place, f"makes comparisons twice: {doubled}")
 
 
 def _recompute_qualification(case: Case, body: QualificationResult, place: str) -> bool:
@@ -149,6 +154,7 @@ def _recompute_qualification(case: Case, body: QualificationResult, place: str) 
     except (JournalError, EvidenceError, KeyError, OSError) as error:
         case.notes.find("R-QUALIFY", place, f"cannot be judged again: {error}")
         return False
+    _check_prefix(case, branches["straight"], place)
     return case.notes.require(
         again == body.verdict,
         "R-QUALIFY",
@@ -156,6 +162,20 @@ def _recompute_qualification(case: Case, body: QualificationResult, place: str) 
         f"passed is {body.verdict.passed} with {len(body.verdict.divergences)} divergences; judged again: "
         f"{again.passed} with {len(again.divergences)}",
     )
+
+
+def _check_prefix(case: Case, straight: BranchFinished, place: str) -> None:
+    """R3: training began with the very steps that were qualified."""
+    qualified = {facts.step: facts for facts in straight.steps}
+    for entry in case.view.entries:
+        if isinstance(entry.body, TrainStep) and entry.body.arm == straight.arm:
+            facts = entry.body.facts
+            case.notes.require(
+                qualified.get(facts.step, facts) == facts,
+                "R-PREFIX",
+                place,
+                f"step {facts.step} of '{straight.arm}' is not the step that was qualified",
+            )
 
 
 def _branch_evidence(case: Case, entry: Entry) -> list[tuple[str, list[list[TrainedRollout]]]]:

@@ -143,7 +143,9 @@ class StepChecks:
         ends = tuple(sorted(Counter(each.end for each in played).items()))
         rates = _rates(played, self._case.plan.recipe.training.rollouts_per_prompt)
         self._case.notes.require(body.ends == ends, "R-STEP", place, f"`ends` is {body.ends}, not {ends}")
-        self._case.notes.require(body.families == rates, "R-STEP", place, "`families` does not follow from the rollouts")
+        self._case.notes.require(
+            body.families == rates, "R-STEP", place, "`families` does not follow from the rollouts"
+        )
 
 
 def _reward(played: Played, format_weight: float) -> float | None:

@@ -32,7 +32,6 @@ _MIDDLE = b'","r":'
 _CLOSING = b"}\n"
 _RAW_START = len(_OPENING) + 64 + len(_MIDDLE)
 _HEX = re.compile(rb"[0-9a-f]{64}")
-_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 Body = TypeVar("Body", bound=Record)
 
@@ -141,6 +140,7 @@ def unframe(line: bytes, place: str, context: str = CONTEXT_RECORD) -> tuple[str
     if not is_framed:
         raise damage("J-FRAME", place, "the bytes are not one framed record")
     raw = line[_RAW_START : -len(_CLOSING)]
+    # J3: bytes of unknown origin are hashed, never parsed.
     if derive(context, raw).encode("ascii") != digest:
         raise damage("J-HASH", place, "the record is not the one that was hashed")
     return digest.decode("ascii"), raw
@@ -210,16 +210,18 @@ def is_torn(tail: bytes, offset: int) -> bool:
 
 
 def _parse(raw: bytes, place: str) -> Envelope[Any]:
+    # J4: one value has one spelling, so that two readers cannot read two things.
     try:
         value = canonical.decode(raw)
     except ValueError as error:
         raise damage("J-CANON", place, str(error)) from None
+    # J5: keys, types and version are closed; what is unknown is refused.
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in BODIES:
         raise damage("J-RECORD", place, f"unknown record type {kind!r}")
     try:
         envelope = envelope_type(BODIES[kind]).model_validate_json(raw)
-        datetime.datetime.strptime(envelope.t, _TIME)  # noqa: DTZ007  only whether it is a date
+        datetime.datetime.fromisoformat(envelope.t)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -246,6 +248,7 @@ def path_problem(path: str) -> str | None:
 
 
 def _check_link(envelope: Envelope[Any], tip: Tip | None, place: str) -> None:
+    # J6: number, run and link continue the record before; the first is tied to the plan.
     if tip is None:
         is_genesis = isinstance(envelope.body, Genesis)
         run, seq = envelope.run, 0
@@ -265,6 +268,7 @@ def _check_link(envelope: Envelope[Any], tip: Tip | None, place: str) -> None:
 def _check_segment(entry: Entry, tip: Tip | None, segment: int, place: str) -> None:
     opens = tip is None or tip.last.segment != segment
     expected = "genesis" if tip is None else "resume" if opens else None
+    # J7: each segment says its number, and starts with the one record that may start it.
     if entry.segment != segment:
         raise damage("J-SEGMENT", place, f"record of segment {entry.segment} in segment {segment}")
     if expected is not None and entry.type != expected:
@@ -274,5 +278,6 @@ def _check_segment(entry: Entry, tip: Tip | None, segment: int, place: str) -> N
     # J9: a segment is one process, so neither the machine's start nor the direction of its clock can change.
     if tip is not None and not opens and (entry.boot != tip.last.boot or entry.mono_us < tip.last.mono_us):
         raise damage("J-CLOCK", place, "the machine's own clock is not the one of the record before, or went backwards")
+    # J13, first half.
     if isinstance(entry.body, Closed) and entry.body.records != entry.seq + 1:
         raise damage("J-CLOSED", place, f"closes {entry.body.records} records, but is the {entry.seq + 1}th")

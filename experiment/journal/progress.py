@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from experiment.journal.chain import Entry
 from experiment.records.entry import (
     BranchFinished,
     CheckpointSealed,
@@ -15,7 +14,12 @@ from experiment.records.entry import (
     TrainFinished,
     TrainStep,
 )
-from experiment.records.verdict import EvaluationKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from experiment.journal.chain import Entry
+    from experiment.records.verdict import EvaluationKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Progress:
         return [self.steps[key] for key in sorted(self.steps) if key[0] == arm]
 
 
-def fold_progress(entries: Iterable[Entry]) -> Progress:
+def fold_progress(entries: Iterable[Entry]) -> Progress:  # noqa: C901 - one branch per kind of fact
     """Fold records into what is done; a fact recorded later replaces nothing, it only adds."""
     progress = Progress({}, {}, {}, {}, frozenset(), {}, {})
     trained = set()

@@ -143,7 +143,8 @@ class _Scan:
         if self._tip is None or not isinstance(genesis, Genesis):
             raise damage("J-SEGMENT", JOURNAL_NAME, "there is no complete genesis record")
         head = self._head
-        if head is None and len(self._entries) > 1:
+        # J12: a journal is at least as long as its watermark, and has one as soon as it has a second record.
+        if head is None and max(len(self._entries), len(self._ends)) > 1:
             raise damage("J-WATERMARK", HEAD_NAME, f"is missing beside a journal of {len(self._entries)} records")
         if head is not None and head.size > len(self._entries):
             found = f"the journal has {len(self._entries)} records, but had {head.size}; its end was cut off"

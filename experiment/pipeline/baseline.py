@@ -52,7 +52,8 @@ def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
     watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
     partial.mkdir(parents=True)
     try:
-        pool = WorkerPool(recipe.compute, target.with_name(f".{target.name}.logs"))
+        compute = recipe.compute.model_copy(update={"threads": recipe.starter.threads})
+        pool = WorkerPool(compute, target.with_name(f".{target.name}.logs"))
         pool.run([Chain("baseline", [lambda: StarterJob(recipe=recipe, output_dir=str(partial))])], on_event)
         provenance = _provenance(recipe, done[0])
         write_atomic(partial / PROVENANCE_FILE, encode_record(provenance))

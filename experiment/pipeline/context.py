@@ -48,9 +48,7 @@ class RunContext:
     def bodies(self, cls: type[Record], type_: str | None = None) -> list[Record]:
         """Bodies of one class recorded so far, in order."""
         return [
-            entry.body
-            for entry in self.journal.entries
-            if isinstance(entry.body, cls) and type_ in (None, entry.type)
+            entry.body for entry in self.journal.entries if isinstance(entry.body, cls) and type_ in (None, entry.type)
         ]
 
     def artifact(self, path: str, digest: str, size: int, role: str) -> Artifact:

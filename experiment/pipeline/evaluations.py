@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from experiment.errors import FaultError
@@ -13,7 +12,7 @@ from experiment.pipeline.context import RunContext
 from experiment.pipeline.workers import Chain
 from experiment.records.base import Record
 from experiment.records.entry import EvaluationFinished
-from experiment.records.job import EvaluateJob, EvaluationDone, Progressed
+from experiment.records.job import EvaluatedPolicy, EvaluateJob, EvaluationDone, Progressed
 from experiment.records.verdict import EvaluationKey
 
 BASELINE = "baseline"
@@ -44,12 +43,16 @@ def play_keys(
         StoppedError: A stop was requested; finished keys are recorded.
     """
     done = fold_progress(context.journal.entries).evaluations
-    missing = {policy: tuple(key for key in wanted if key not in done) for policy, wanted in keys.items()}
-    chains = [_chain(context, stage, policy, wanted) for policy, wanted in missing.items() if wanted]
+    missing = [
+        (policy, left) for policy, wanted in keys.items() if (left := tuple(key for key in wanted if key not in done))
+    ]
+    # A worker takes several policies, because starting one costs more than playing a small set.
+    shares = [missing[start :: context.pool.workers] for start in range(context.pool.workers)]
+    chains = [_chain(context, stage, f"{stage} {number + 1}", share) for number, share in enumerate(shares) if share]
 
     def on_event(label: str, event: Record) -> None:
         if isinstance(event, Progressed):
-            context.watcher.progress(f"{stage}/{label}", label, event.done, event.total)
+            context.watcher.progress(label, f"{label}  {event.label}", event.done, event.total)
         elif isinstance(event, EvaluationDone):
             body = EvaluationFinished(
                 key=event.key, evidence=event.evidence, outcomes=event.outcomes, seconds=event.seconds
@@ -64,21 +67,23 @@ def play_keys(
 
 
 def _chain(
-    context: RunContext, stage: str, policy: PolicyRef, keys: tuple[EvaluationKey, ...]
+    context: RunContext, stage: str, label: str, share: Sequence[tuple[PolicyRef, tuple[EvaluationKey, ...]]]
 ) -> Chain:
     def make() -> EvaluateJob:
-        checkpoint = None
-        if policy.step:
-            checkpoint = fold_progress(context.journal.entries).checkpoints.get((policy.arm, policy.step))
-            if checkpoint is None:
-                message = f"{policy.label}: no sealed checkpoint of this step"
-                raise FaultError(message)
         return EvaluateJob(
             plan_path=str(context.run_dir / "plan.json"),
-            checkpoint=str(context.run_dir / checkpoint.path) if checkpoint else None,
-            checkpoint_tree=checkpoint.tree if checkpoint else None,
-            keys=keys,
-            evidence_dir=str(Path(context.run_dir) / "evidence" / stage),
+            policies=tuple(_evaluated(context, policy, keys) for policy, keys in share),
+            evidence_dir=str(context.run_dir / "evidence" / stage),
         )
 
-    return Chain(policy.label, [make])
+    return Chain(label, [make])
+
+
+def _evaluated(context: RunContext, policy: PolicyRef, keys: tuple[EvaluationKey, ...]) -> EvaluatedPolicy:
+    if not policy.step:
+        return EvaluatedPolicy(checkpoint=None, tree=None, keys=keys)
+    checkpoint = fold_progress(context.journal.entries).checkpoints.get((policy.arm, policy.step))
+    if checkpoint is None:
+        message = f"{policy.label}: no sealed checkpoint of this step"
+        raise FaultError(message)
+    return EvaluatedPolicy(checkpoint=str(context.run_dir / checkpoint.path), tree=checkpoint.tree, keys=keys)

@@ -105,9 +105,7 @@ def _freeze(role: Role, path: Path) -> FrozenInput:
     if path.is_dir():
         seal = scan_tree(path)
         return FrozenInput(role=role, path=str(path), kind="tree", digest=seal.tree, size_bytes=seal.size_bytes)
-    return FrozenInput(
-        role=role, path=str(path), kind="file", digest=digest_file(path), size_bytes=path.stat().st_size
-    )
+    return FrozenInput(role=role, path=str(path), kind="file", digest=digest_file(path), size_bytes=path.stat().st_size)
 
 
 def _normal(name: str) -> str:

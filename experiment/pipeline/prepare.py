@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from typing import Final
 
@@ -87,6 +87,12 @@ def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
         schedule=build_schedule(recipe, sets["train"]),
         power=power_table(recipe.episodes.final.count, len(recipe.assessment.seeds)),
     )
+
+
+def fresh_plan_dir(name: str) -> Path:
+    """The first unused folder `plans/NAME-001`, `plans/NAME-002` and so on."""
+    numbers = (Path("plans") / f"{name}-{number:03d}" for number in count(1))
+    return next(folder for folder in numbers if not folder.exists())
 
 
 def load_plan(path: Path) -> tuple[Plan, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,25 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         _apply(data, override)
     return parse_recipe(data, str(path))
+
+
+def copy_recipe(source: Path, name: str) -> Path:
+    """Write `recipes/NAME.toml` from another recipe, comments and all, and return its path.
+
+    Raises:
+        UsageError: The name does not fit, the source is no recipe, or the target exists.
+    """
+    load_recipe(source)
+    target = Path("recipes") / f"{name}.toml"
+    text = re.sub(r'(?m)^name = ".*"$', f'name = "{name}"', source.read_text(encoding="utf-8"), count=1)
+    parse_recipe(tomllib.loads(text), str(target))
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        message = f"{target}: exists already"
+        raise UsageError(message, remedy="Choose another name.") from None
+    return target
 
 
 def parse_recipe(data: Mapping[str, Any], place: str) -> Recipe:
@@ -119,12 +139,11 @@ def _check_consistency(recipe: Recipe, place: str) -> None:
         (len(set(names)) != len(names), f"arms share a name ({', '.join(names)}), give each its own"),
         (
             batch % training.gradient_accumulation != 0,
-            f"training.gradient_accumulation {training.gradient_accumulation} does not divide the {batch} rollouts of a step",
+            f"training.gradient_accumulation {training.gradient_accumulation} is no divisor of the {batch} rollouts",
         ),
         (
             recipe.episodes.train.count % training.prompts_per_step != 0,
-            f"episodes.train.count {recipe.episodes.train.count} is no multiple of training.prompts_per_step "
-            f"{training.prompts_per_step}, so an epoch would end inside a step",
+            f"episodes.train.count {recipe.episodes.train.count} is no multiple of training.prompts_per_step",
         ),
         (
             any(step > training.steps for step in (*marks.candidates, marks.diagnostic)),

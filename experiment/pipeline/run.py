@@ -16,6 +16,7 @@ from typing import Final
 
 from experiment.errors import BudgetExhaustedError, ExperimentError, PlanError, QualificationError, UsageError
 from experiment.journal.progress import active_seconds
+from experiment.journal.reader import read_journal
 from experiment.journal.writer import JournalWriter
 from experiment.pipeline.context import RunContext, Watcher
 from experiment.pipeline.inputs import verify_inputs
@@ -74,6 +75,34 @@ def run(
             return _stages(context, qualification_only=qualification_only)
     finally:
         journal.release()
+
+
+def unfinished_plan(*, resume: bool) -> Path:
+    """The one plan under `plans/` that has not been run to its end.
+
+    Args:
+        resume: Look for a plan whose run was begun; else for one that nobody has claimed.
+
+    Raises:
+        UsageError: There is none, or more than one; the message lists them.
+    """
+    found = [
+        path
+        for path in sorted(Path("plans").glob(f"*/{PLAN_FILE}"))
+        if (path.parent / CLAIM_FILE).exists() == resume and not _is_finished(path)
+    ]
+    if len(found) == 1:
+        return found[0]
+    kind = "interrupted" if resume else "new"
+    listed = ", ".join(map(str, found)) or "none"
+    message = f"plans/: {len(found)} {kind} plans ({listed})"
+    raise UsageError(message, remedy="Name one with --plan, or make one with `python -m experiment prepare`.")
+
+
+def _is_finished(plan_path: Path) -> bool:
+    claim = plan_path.parent / CLAIM_FILE
+    run_dir = Path("runs") / (claim.read_text(encoding="utf-8").strip() if claim.exists() else plan_path.parent.name)
+    return (run_dir / "journal").is_dir() and read_journal(run_dir).is_closed
 
 
 def _stages(context: RunContext, *, qualification_only: bool) -> RunOutcome:
@@ -163,7 +192,7 @@ def _aborts_recorded(journal: JournalWriter) -> Iterator[None]:
 def _stop_signals(pool: WorkerPool) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM ask for an orderly stop; a second one ends the workers at once."""
 
-    def ask(signum: int, frame: object) -> None:
+    def ask(_signum: int, _frame: object) -> None:
         pool.request_stop()
 
     handlers: dict[int, Callable[..., object] | int | None] = {

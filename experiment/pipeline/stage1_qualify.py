@@ -51,8 +51,11 @@ def qualify(context: RunContext) -> None:
     for result in fold_progress(context.journal.entries).qualified.values():
         if not result.verdict.passed:
             first = result.verdict.divergences[0]
-            message = f"arm {result.arm}: branch '{first.branch}' differs first at {first.place}"
-            raise QualificationError(f"{message} (expected {first.expected}, found {first.found})")
+            message = (
+                f"arm {result.arm}: branch '{first.branch}' differs first at {first.place} "
+                f"(expected {first.expected}, found {first.found})"
+            )
+            raise QualificationError(message)
 
 
 def branch_dir(run_dir: Path, arm: str, branch: str) -> Path:
@@ -127,8 +130,12 @@ def _judge(context: RunContext, arm: str) -> None:
 def decide_equality(run_dir: Path, straight: BranchFinished, others: tuple[BranchFinished, ...]) -> EqualityVerdict:
     """The verdict on branches whose evidence lies under a run's folder."""
     branches = (straight, *others)
-    evidence = {each.branch: [_read_step(run_dir, each, facts) for facts in each.steps] for each in branches}
-    states = {each.branch: _read_state(branch_dir(run_dir, each.arm, each.branch) / STATE_FILE) for each in branches}
+    evidence: dict[str, list[list[TrainedRollout]]] = {
+        each.branch: [_read_step(run_dir, each, facts) for facts in each.steps] for each in branches
+    }
+    states: dict[str, dict[str, str]] = {
+        each.branch: _read_state(branch_dir(run_dir, each.arm, each.branch) / STATE_FILE) for each in branches
+    }
     return compare_branches(straight, others, evidence, states)
 
 

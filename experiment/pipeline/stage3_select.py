@@ -47,9 +47,7 @@ def dev_keys(recipe: Recipe, policy: PolicyRef) -> tuple[EvaluationKey, Evaluati
     )
 
 
-def _dev_result(
-    recipe: Recipe, policy: PolicyRef, results: dict[EvaluationKey, EvaluationFinished]
-) -> DevResult:
+def _dev_result(recipe: Recipe, policy: PolicyRef, results: dict[EvaluationKey, EvaluationFinished]) -> DevResult:
     agent, retention = dev_keys(recipe, policy)
     return DevResult(step=policy.step, agent=results[agent].outcomes, retention=results[retention].outcomes)
 

@@ -75,9 +75,7 @@ def compare_all(
 
     baseline = PolicyRef(BASELINE, 0)
     against_baseline = [
-        compare_pair(
-            baseline, PolicyRef(each.arm, each.assessed_step), suite, promoted=each.selected_step is not None
-        )
+        compare_pair(baseline, PolicyRef(each.arm, each.assessed_step), suite, promoted=each.selected_step is not None)
         for each in selections
         for suite in SUITES
     ]

@@ -68,6 +68,11 @@ class WorkerPool:
         self._stop_requested = False
         self._state = _State([])
 
+    @property
+    def workers(self) -> int:
+        """How many workers run at a time."""
+        return self._compute.workers
+
     def request_stop(self) -> None:
         """Ask all workers to seal what they have; a second request ends them at once."""
         again, self._stop_requested = self._stop_requested, True
@@ -114,7 +119,7 @@ class WorkerPool:
         job_path, log_path = self._log_dir / f"{stem}.job.json", self._log_dir / f"{stem}.log"
         write_atomic(job_path, encode_record(Job(task=task)))
         with log_path.open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            process = subprocess.Popen(
                 [sys.executable, "-m", "experiment.training.worker", str(job_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -172,12 +177,15 @@ class WorkerPool:
 def _environment(compute: Compute) -> dict[str, str]:
     """The worker's environment: fixed thread counts, deterministic kernels, no network."""
     threads = str(compute.threads)
-    fixed = {name: threads for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    fixed = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     return {
         **os.environ,
         **fixed,
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "HF_HUB_OFFLINE": "1",
+        # Tensors of a step are freed and asked for again in the next one: keep the memory instead of giving it back.
+        "MALLOC_MMAP_THRESHOLD_": "4294967296",
+        "MALLOC_TRIM_THRESHOLD_": "4294967296",
         "PYTHONHASHSEED": "0",
         "TOKENIZERS_PARALLELISM": "false",
         "TRL_EXPERIMENTAL_SILENCE": "1",

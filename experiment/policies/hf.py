@@ -15,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from experiment.policies.base import SampledTurn, TurnRequest
 
-_NOISE_ELEMENTS = 1 << 16
+_NOISE_ELEMENTS = 1 << 13
 
 
 class HFPolicy:
@@ -65,9 +65,7 @@ class HFPolicy:
         )
         sequences = output.sequences[:, width:].cpu()
         scores = torch.stack(noise.logprobs, dim=1).cpu()
-        return [
-            self._cut(sequences[row], scores[row], request.max_tokens) for row, request in enumerate(requests)
-        ]
+        return [self._cut(sequences[row], scores[row], request.max_tokens) for row, request in enumerate(requests)]
 
     def _cut(self, ids_T: torch.Tensor, logprobs_TV: torch.Tensor, max_tokens: int) -> SampledTurn:
         """Keep a row up to its end token or its own limit."""
@@ -83,7 +81,7 @@ class HFPolicy:
         )
 
 
-class _KeyedNoise(LogitsProcessor):
+class _KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     """Adds each row's own Gumbel noise and keeps the log-probabilities it was added to."""
 
     def __init__(self, seeds: Sequence[int], temperature: float, prompt_width: int) -> None:

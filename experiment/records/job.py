@@ -24,15 +24,21 @@ class TrainJob(Record):
     """Last step to do; the learning-rate horizon stays the plan's."""
 
 
+class EvaluatedPolicy(Record):
+    """A policy and what it has to play."""
+
+    checkpoint: str | None
+    """Folder of the adapter; None for the baseline."""
+    tree: Digest | None
+    keys: tuple[EvaluationKey, ...]
+
+
 class EvaluateJob(Record):
-    """Play sets with one policy."""
+    """Play sets with some policies, one after the other."""
 
     kind: Literal["evaluate"] = "evaluate"
     plan_path: str
-    checkpoint: str | None
-    """Folder of the adapter; None for the baseline."""
-    checkpoint_tree: Digest | None
-    keys: tuple[EvaluationKey, ...]
+    policies: tuple[EvaluatedPolicy, ...]
     evidence_dir: str
 
 

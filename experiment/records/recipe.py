@@ -206,6 +206,8 @@ class Starter(Record):
     """How `baseline` makes the starting policy S0."""
 
     seed: Count
+    threads: Positive = 1
+    """Threads of the one worker that makes the policy."""
     model: StarterModel = StarterModel()
     skill: FineTune
     habits: FineTune

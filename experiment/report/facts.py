@@ -89,7 +89,11 @@ class RunFacts:
     def against_baseline(self, arm: str, suite: str) -> Comparison | None:
         """The final comparison of an arm with the baseline."""
         return next(
-            (each for each in self.comparisons if (each.before_arm, each.after_arm, each.suite) == (BASELINE, arm, suite)),
+            (
+                each
+                for each in self.comparisons
+                if (each.before_arm, each.after_arm, each.suite) == (BASELINE, arm, suite)
+            ),
             None,
         )
 
@@ -107,7 +111,7 @@ def load_facts(run_dir: Path) -> RunFacts:
         PlanError: The run's plan is not the one that its journal names.
     """
     view = read_journal(run_dir)
-    plan = _load_plan(run_dir, view)
+    plan = load_plan(run_dir, view)
     return RunFacts(
         run_dir=run_dir,
         view=view,
@@ -122,7 +126,12 @@ def load_facts(run_dir: Path) -> RunFacts:
     )
 
 
-def _load_plan(run_dir: Path, view: JournalView) -> Plan:
+def load_plan(run_dir: Path, view: JournalView) -> Plan:
+    """Read the plan of a run, which was found to be the one its journal names.
+
+    Raises:
+        PlanError: It is missing, another one, or of another version.
+    """
     path = run_dir / "plan.json"
     try:
         data = path.read_bytes()

@@ -44,7 +44,7 @@ def _run(run: RunFacts) -> list[str]:
         lines += [f"- {_plain(each.kind)}: {_plain(each.message)}" for each in run.warnings]
     lines += ["", "## What this result does and does not establish", ""]
     lines += [f"- It establishes: {text}" for text in establishes(run)]
-    lines += [f"- {short}: {text}" for short, text in limits(run)]
+    lines += [f"- {short}: {text}" for short, text in limits(run).items()]
     lines += ["", "## Check it yourself", "", f"    {run.head_line}", ""]
     return lines
 

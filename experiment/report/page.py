@@ -14,6 +14,10 @@ from experiment.report.wording import Verdict, establishes, limits, verdicts
 
 _CODE = re.compile(r"`([^`]+)`")
 _LONG = 28
+_FOOTER = (
+    "Made from the run's journal and evidence. Whoever made this page verified the journal's chain and nothing else; "
+    "<code>audit</code> verifies the rest."
+)
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -26,8 +30,7 @@ def build_page(runs: Sequence[RunFacts]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f"<title>{_escape(title)} · report</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{articles}\n<footer>Made from the run's journal and evidence. The page verified the journal's "
-        "chain and nothing else; <code>audit</code> verifies the rest.</footer>\n</main>\n</body>\n</html>\n"
+        f"<body>\n<main>\n{articles}\n<footer>{_FOOTER}</footer>\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -129,8 +132,10 @@ def _paragraph(text: str) -> str:
 def _table(table: tables.Table) -> str:
     if not table.rows:
         return ""
-    words = [all(isinstance(row[index].value, str) for row in table.rows) for index in range(len(table.columns))]
-    head = "".join(f"<th{_class(is_word)}>{_escape(name)}</th>" for name, is_word in zip(table.columns, words, strict=True))
+    words = [all(isinstance(row[index].value, str | bool) for row in table.rows) for index in range(len(table.columns))]
+    head = "".join(
+        f"<th{_class(is_word)}>{_escape(name)}</th>" for name, is_word in zip(table.columns, words, strict=True)
+    )
     rows = "".join(
         "<tr>"
         + "".join(
@@ -182,6 +187,10 @@ def _final(run: RunFacts, figures: Figures) -> str:
         "<h3>By family</h3>",
         _table(tables.family_table(run)),
         "<h3>Retention</h3>",
+        _paragraph(
+            "The gate asks for no observed loss, overall and at every seed. That is not proof of no loss: the interval "
+            "says how large a loss could hide behind this many questions."
+        ),
         _table(tables.comparison_table(run, "retention")),
     )
 
@@ -239,7 +248,9 @@ def _warnings(run: RunFacts) -> str:
 
 def _worth(run: RunFacts) -> str:
     does = "".join(f"<li>{_prose(each)}</li>" for each in establishes(run))
-    does_not = "".join(f"<div><dt>{_escape(short)}</dt><dd>{_prose(long)}</dd></div>" for short, long in limits(run))
+    does_not = "".join(
+        f"<div><dt>{_escape(short)}</dt><dd>{_prose(long)}</dd></div>" for short, long in limits(run).items()
+    )
     return _section(
         "What this result does and does not establish",
         f"<h3>It establishes</h3><ul>{does}</ul>",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +12,7 @@ from experiment.records.entry import TrainStep
 from experiment.records.verdict import Interval
 from experiment.report.facts import ArmFacts, FamilyStep, RunFacts
 from experiment.report.svg import FAIL, GRID, INK, MIXED, MUTED, PAPER, PASS, SERIES, to_svg
-from experiment.report.wording import policy
+from experiment.report.wording import confidence_text, policy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,8 @@ _CHARACTER = 0.062
 _WINDOW = 5
 """Steps in a trailing mean."""
 
-_STYLE: Mapping[str, Any] = {
+# `Any`: matplotlib's types spell out each of its several hundred keys.
+_STYLE: Any = {
     "svg.hashsalt": "experiment",
     "svg.fonttype": "none",
     # Names come from records; a dollar sign in one is no formula.
@@ -84,13 +85,11 @@ def _figure(
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as NewFigure
 
-    with mpl.rc_context(dict(_STYLE)):
+    with mpl.rc_context(_STYLE):
         figure = NewFigure(figsize=(width, height))
         FigureCanvasSVG(figure)
         # Fixed margins: measuring texts would double the time, and the page's own font has other widths anyway.
-        figure.subplots_adjust(
-            left=left / width, right=1 - 0.1 / width, bottom=0.38 / height, top=1 - top / height
-        )
+        figure.subplots_adjust(left=left / width, right=1 - 0.1 / width, bottom=0.38 / height, top=1 - top / height)
         yield figure, figure.subplots()
 
 
@@ -133,9 +132,8 @@ class Figures:
         with _figure(height, width=_FOREST_WIDTH, left=left, top=0.05) as (figure, axes):
             _draw_forest(axes, rows)
             svg = self._svg(figure, f"forest-{suite}", f"Differences on the {suite} suite with their intervals")
-        confidence = f"{100 * self._run.plan.recipe.assessment.confidence:g} %"
         hollow = " Hollow: diagnostic." if any(row.is_hollow for row in rows) else ""
-        return Plot(svg, f"Difference with its {confidence} interval; right of zero is better.{hollow}")
+        return Plot(svg, f"Difference with its {confidence_text(self._run)} interval; right of zero is better.{hollow}")
 
     def family_curves(self, kind: Literal["success", "reward"]) -> list[Plot]:
         """One figure per family over steps, one line per arm."""
@@ -157,7 +155,8 @@ class Figures:
     def group_shares(self) -> list[Plot]:
         """One figure per arm and family: shares of groups that all failed, differed, and all succeeded."""
         figures = []
-        for number, (arm, family) in enumerate((arm, family) for arm in self._run.arms for family in arm.families):
+        panels = [(arm, family) for arm in self._run.arms for family in arm.families]
+        for number, (arm, family) in enumerate(panels):
             points = arm.families[family]
             with _figure(_HEIGHT * 0.8) as (figure, axes):
                 _draw_groups(axes, points)
@@ -211,6 +210,7 @@ def _draw_forest(axes: Axes, rows: Sequence[Estimate]) -> None:
         axes.plot(
             [100 * row.difference],
             [position],
+            color=row.colour,
             marker="o" if is_part else "s",
             markersize=4.0 if is_part else 6.0,
             markerfacecolor=PAPER if row.is_hollow else row.colour,

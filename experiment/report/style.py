@@ -69,7 +69,8 @@ th, td { padding: .42rem .7rem; text-align: right; vertical-align: top; white-sp
 thead th { font-weight: 600; color: var(--muted); border-bottom: 1px solid var(--line); white-space: normal;
   vertical-align: bottom; line-height: 1.25; }
 tbody tr + tr td { border-top: 1px solid var(--grid); }
-th.word, td.word { text-align: left; } td.long { white-space: normal; min-width: 16rem; }
+th.word, td.word, th:first-child, td:first-child { text-align: left; }
+td.long { white-space: normal; min-width: 16rem; }
 .caption { color: var(--muted); font-size: .84rem; margin: .2rem 0 1.2rem; }
 code, pre { font: .86em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem;

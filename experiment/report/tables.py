@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiment.records.entry import TrainStep
 from experiment.records.verdict import Comparison, EvaluationKey, SideTotals
 from experiment.report.facts import RunFacts
 from experiment.report.wording import percent, points, policy
@@ -66,8 +67,8 @@ def _plain(value: object) -> object:
 def comparison_table(run: RunFacts, suite: str) -> Table:
     """The paired comparisons of a suite, with intervals."""
     is_retention = suite == "retention"
-    columns = ["after", "before", "items", "seeds", "before, solved", "after, solved", "difference, points"]
-    columns += ["low", "high", "won", "lost", "tied", "sign test p", "retained" if is_retention else "standing"]
+    columns = ["after", "before", "difference, points", "low", "high", "before, solved", "after, solved"]
+    columns += ["retained" if is_retention else "standing", "won", "lost", "tied", "sign test p", "items", "seeds"]
     return Table(
         name=f"final-{suite}",
         caption="Paired by item; generation seeds are averaged within an item, which is the unit of the bootstrap.",
@@ -84,18 +85,18 @@ def _comparison_row(found: Comparison) -> tuple[Cell, ...]:
     return (
         text(policy(found.after_arm, found.after_step)),
         text(policy(found.before_arm, found.before_step)),
-        number(found.items),
-        number(len(found.seeds)),
-        share(found.before),
-        share(found.after),
         Cell(points(found.difference), found.difference),
         Cell(points(found.interval.low), found.interval.low),
         Cell(points(found.interval.high), found.interval.high),
+        share(found.before),
+        share(found.after),
+        standing,
         number(found.wins),
         number(found.losses),
         number(found.ties),
-        Cell(f"{found.sign_test_p:.3g}", found.sign_test_p),
-        standing,
+        Cell(f"{found.sign_test_p:.2g}", found.sign_test_p),
+        number(found.items),
+        number(len(found.seeds)),
     )
 
 
@@ -105,12 +106,12 @@ def family_table(run: RunFacts) -> Table:
         (
             text(policy(found.after_arm, found.after_step)),
             text(family.family),
-            number(family.items),
-            share(family.before),
-            share(family.after),
             Cell(points(family.difference), family.difference),
             Cell(points(family.interval.low), family.interval.low),
             Cell(points(family.interval.high), family.interval.high),
+            share(family.before),
+            share(family.after),
+            number(family.items),
         )
         for found in run.comparisons
         if found.suite == "agent" and found.before_step == 0
@@ -119,7 +120,7 @@ def family_table(run: RunFacts) -> Table:
     return Table(
         name="final-families",
         caption="Against the baseline, by family. Exploratory: the plan's primary outcome is the whole set.",
-        columns=("after", "family", "items", "before, solved", "after, solved", "difference, points", "low", "high"),
+        columns=("after", "family", "difference, points", "low", "high", "before, solved", "after, solved", "items"),
         rows=tuple(rows),
     )
 
@@ -285,20 +286,19 @@ def power_rows(run: RunFacts) -> Table:
 def step_table(run: RunFacts) -> Table:
     """Every optimizer step with all of its metrics."""
     names = sorted({name for arm in run.arms for step in arm.steps for name, _ in step.facts.metrics})
-    rows = []
-    for arm in run.arms:
-        for step in arm.steps:
-            facts = step.facts
-            metrics = dict(facts.metrics)
-            values = (facts.learning_rate, facts.loss, facts.grad_norm, step.seconds, step.rollout_seconds)
-            values += tuple(metrics.get(name) for name in names)  # type: ignore[assignment]
-            rows.append((text(arm.name), number(facts.step), *(Cell("" if v is None else f"{v:.4g}", v) for v in values)))
     return Table(
         name="steps",
         caption="Every optimizer step.",
         columns=("arm", "step", "learning rate", "loss", "gradient norm", "seconds", "rollout seconds", *names),
-        rows=tuple(rows),
+        rows=tuple(_step_row(arm.name, step, names) for arm in run.arms for step in arm.steps),
     )
+
+
+def _step_row(arm: str, step: TrainStep, names: Sequence[str]) -> tuple[Cell, ...]:
+    facts, metrics = step.facts, dict(step.facts.metrics)
+    values = [facts.learning_rate, facts.loss, facts.grad_norm, step.seconds, step.rollout_seconds]
+    values += [metrics.get(name) for name in names]
+    return (text(arm), number(facts.step), *(Cell("" if each is None else f"{each:.4g}", each) for each in values))
 
 
 def family_step_table(run: RunFacts) -> Table:

@@ -30,8 +30,8 @@ class Verdict:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage with one decimal."""
-    return f"{100 * share:.1f} %"
+    """A share as a percentage with one decimal; the space does not break."""
+    return f"{100 * share:.1f}\u00a0%"
 
 
 def points(difference: float) -> str:
@@ -46,6 +46,11 @@ def interval_text(interval: Interval) -> str:
     """The bounds of an interval in percentage points."""
     text = f"{points(interval.low)} to {points(interval.high)}"
     return f"{text} (degenerate)" if interval.degenerate else text
+
+
+def confidence_text(run: RunFacts) -> str:
+    """The confidence of the run's intervals."""
+    return f"{100 * run.plan.recipe.assessment.confidence:g}\u00a0%"
 
 
 def policy(arm: str, step: int) -> str:
@@ -64,7 +69,7 @@ def _verdict(run: RunFacts, arm: str) -> Verdict:
         return _unfinished(run, arm)
     retention = run.against_baseline(arm, "retention")
     headline, tone = _headline(agent, retention)
-    confidence = f"{100 * run.plan.recipe.assessment.confidence:g} %"
+    confidence = confidence_text(run)
     sentence = (
         f"{policy(arm, agent.after_step)} solved {percent(agent.after)} of the {agent.items} final episodes where the "
         f"baseline solved {percent(agent.before)}, {_amount(agent.difference)} ({confidence} interval "
@@ -143,44 +148,34 @@ def _unfinished(run: RunFacts, arm: str) -> Verdict:
     )
 
 
-def limits(run: RunFacts) -> tuple[tuple[str, str], ...]:
-    """What the result does not establish, as (short, sentence)."""
+def limits(run: RunFacts) -> dict[str, str]:
+    """What the result does not establish: a sentence for each reason."""
     recipe = run.plan.recipe
-    found = [
-        (
-            "One world",
-            f"All agent episodes come from the generator of `{recipe.world.name}`; success elsewhere was not measured.",
-        ),
-        (
-            "One training seed",
-            "Each arm was trained once, from one root seed. The intervals cover items and sampling of the final "
-            "assessment, not what another training run would give.",
-        ),
-        (
-            "Fixed sets",
-            f"{len(run.plan.final)} final episodes and {len(run.plan.retention_final)} retention questions; "
-            "differences smaller than the power table's may go unseen.",
-        ),
-        (
-            "Self-attested",
-            "The journal proves that its records were not changed after the heads that somebody kept elsewhere; it "
-            "cannot prove that the measurements were honest, or that no other run was made and dropped.",
-        ),
-    ]
-    if len(recipe.arms) > 1:
-        found.insert(
-            2, ("Arms are not a contest", "Arm against arm rests on one training each; a small gap may be luck.")
-        )
+    found: dict[str, str] = {}
     if recipe.starter is not None:
-        found.insert(
-            0,
-            (
-                "A stand-in policy",
-                f"The baseline is a model of {recipe.starter.model.layers} layers made from nothing for this recipe. "
-                "It shows that the method and the machinery work, not what a real language model would gain.",
-            ),
+        found["A stand-in policy"] = (
+            f"The baseline is a model of {recipe.starter.model.layers} layers made from nothing for this recipe. "
+            "It shows that the method and the machinery work, not what a real language model would gain."
         )
-    return tuple(found)
+    found["One world"] = (
+        f"All agent episodes come from the generator of `{recipe.world.name}`, a narrow synthetic world; "
+        "success elsewhere was not measured."
+    )
+    found["One training seed"] = (
+        "Each arm was trained once, from one root seed. The intervals cover items and sampling of the final "
+        "assessment, not what another training run would give."
+    )
+    if len(recipe.arms) > 1:
+        found["Arms are not a contest"] = "Arm against arm rests on one training each; a small gap may be luck."
+    found["Fixed sets"] = (
+        f"{len(run.plan.final)} final episodes and {len(run.plan.retention_final)} retention questions; "
+        "differences smaller than the power table's may go unseen, and small losses of retention too."
+    )
+    found["Self-attested"] = (
+        "The journal proves that its records were not changed after the heads that somebody kept elsewhere; it "
+        "cannot prove that the measurements were honest, or that no other run was made and dropped."
+    )
+    return found
 
 
 def establishes(run: RunFacts) -> tuple[str, ...]:

@@ -165,6 +165,7 @@ def _is_lossy(name: str) -> bool:
 def _walk(directory: int, device: int, prefix: str, root: Path) -> Iterator[TreeEntry]:
     names = os.listdir(directory)
     if not prefix and SEAL_NAME in names:
+        # Nothing else is ever left out: what is ignored could be changed.
         names.remove(SEAL_NAME)
     _check_names(names, prefix, root)
     for name in names:
@@ -204,6 +205,7 @@ def _check_names(names: list[str], prefix: str, root: Path) -> None:
     seen: dict[str, str] = {}
     for name in sorted(names):
         place = f"{root / prefix}: entry {name!r}"
+        # T4: a name means the same on every system and in every terminal.
         problem = name_problem(name)
         if problem is not None:
             msg = f"{place} {problem}"
@@ -217,6 +219,7 @@ def _check_names(names: list[str], prefix: str, root: Path) -> None:
 
 
 def _check_kind(status: os.stat_result, device: int, place: Path) -> None:
+    # T1 to T3: whatever could be re-pointed, shared or swapped from outside is refused.
     is_file = stat.S_ISREG(status.st_mode)
     problems = {
         "is neither a regular file nor a directory": not is_file and not stat.S_ISDIR(status.st_mode),
@@ -231,6 +234,7 @@ def _check_kind(status: os.stat_result, device: int, place: Path) -> None:
 
 
 def _seal_of(entries: tuple[TreeEntry, ...]) -> TreeSeal:
+    # T9.
     return TreeSeal(
         tree=derive(CONTEXT_TREE, seal_bytes(entries)),
         files=sum(entry.kind == "f" for entry in entries),

@@ -46,7 +46,7 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",  # noqa: S106 - a token of text, not a secret
+        pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
         clean_up_tokenization_spaces=False,
     )

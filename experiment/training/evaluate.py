@@ -1,9 +1,9 @@
-"""The evaluation job of a worker: one policy plays sets of episodes at given generation seeds."""
+"""The evaluation job of a worker: policies play sets of episodes at given generation seeds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from experiment.environments.base import Environment
@@ -44,32 +44,32 @@ def evaluate(
     """
     recipe = plan.recipe
     configure(recipe.compute, recipe.seed)
-    tokenizer, model = load_tokenizer(recipe), load_baseline(recipe)
-    if job.checkpoint is not None:
-        verify_tree(Path(job.checkpoint), job.checkpoint_tree)
-        model = load_adapter(model, Path(job.checkpoint))
-    total = sum(len(episodes_of(plan, key)) for key in job.keys)
+    tokenizer = load_tokenizer(recipe)
+    total = sum(len(episodes_of(plan, key)) for policy in job.policies for key in policy.keys)
     done = 0
     emit(Progressed(label="", done=0, total=total))
-    for key in job.keys:
-        started = time.perf_counter()
-        environment = worlds[key.suite]
-        chat = ChatFormat(tokenizer, environment.tools)
-        policy = HFPolicy(
-            model.eval(), end_id=chat.end_id, pad_id=tokenizer.pad_token_id, temperature=recipe.sampling.temperature
-        )
-        loop = RolloutLoop(policy, chat, environment, recipe.sampling)
-        rollouts: list[Rollout] = []
-        episodes = episodes_of(plan, key)
-        for start in range(0, len(episodes), recipe.sampling.batch_size):
-            if stop_requested():
-                message = f"evaluation of {key.arm}@{key.step} was asked to stop"
-                raise StoppedError(message)
-            batch = episodes[start : start + recipe.sampling.batch_size]
-            rollouts += _play(loop, chat, environment, batch, recipe.seed, key)
-            done += len(batch)
-            emit(Progressed(label="", done=done, total=total))
-        _report(job, key, rollouts, emit, time.perf_counter() - started)
+    for policy in job.policies:
+        model = load_baseline(recipe).eval()
+        if policy.checkpoint is not None:
+            verify_tree(Path(policy.checkpoint), policy.tree)
+            model = load_adapter(model, Path(policy.checkpoint))
+        for key in policy.keys:
+            started = time.perf_counter()
+            environment = worlds[key.suite]
+            chat = ChatFormat(tokenizer, environment.tools)
+            sampler = HFPolicy(
+                model, end_id=chat.end_id, pad_id=tokenizer.pad_token_id, temperature=recipe.sampling.temperature
+            )
+            loop = RolloutLoop(sampler, chat, environment, recipe.sampling)
+            rollouts: list[Rollout] = []
+            for batch in _batches(episodes_of(plan, key), recipe.sampling.batch_size):
+                if stop_requested():
+                    message = f"evaluation of {key.arm}@{key.step} was asked to stop"
+                    raise StoppedError(message)
+                rollouts += _play(loop, chat, environment, batch, recipe.seed, key)
+                done += len(batch)
+                emit(Progressed(label=f"{key.arm}@{key.step}", done=done, total=total))
+            _report(job, key, rollouts, emit, time.perf_counter() - started)
 
 
 def episodes_of(plan: Plan, key: EvaluationKey) -> tuple[Episode, ...]:
@@ -79,11 +79,15 @@ def episodes_of(plan: Plan, key: EvaluationKey) -> tuple[Episode, ...]:
     return plan.dev if key.stage == "dev" else plan.final
 
 
+def _batches(episodes: Sequence[Episode], size: int) -> Iterator[Sequence[Episode]]:
+    return (episodes[start : start + size] for start in range(0, len(episodes), size))
+
+
 def _play(
     loop: RolloutLoop,
     chat: ChatFormat,
     environment: Environment,
-    batch: tuple[Episode, ...],
+    batch: Sequence[Episode],
     root: int,
     key: EvaluationKey,
 ) -> list[Rollout]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiment.errors import AlignmentError
 from experiment.records.entry import FamilyRates
+from experiment.records.episode import ToolSpec
 from experiment.records.plan import Plan
 from experiment.records.recipe import Arm
 from experiment.records.rollout import INVALID_STATUSES, Rollout, TrainedRollout
@@ -37,9 +38,9 @@ class PlayedStep:
 class StepPlayer:
     """Plays the plan's schedule for one arm."""
 
-    def __init__(self, plan: Plan, arm: Arm, loop: RolloutLoop, chat: ChatFormat, tools: Sequence[object]) -> None:
-        self._plan = plan
-        self._arm = arm
+    def __init__(self, plan: Plan, arm: Arm, loop: RolloutLoop, chat: ChatFormat, tools: Sequence[ToolSpec]) -> None:
+        self.plan = plan
+        self.arm = arm
         self._loop = loop
         self._chat = chat
         self._tools = tools
@@ -51,21 +52,21 @@ class StepPlayer:
         Raises:
             AlignmentError: The loader's episodes are not the plan's, or a rollout fails the alignment audit.
         """
-        group = self._plan.recipe.training.rollouts_per_prompt
-        expected = [each for each in self._plan.schedule[step - 1].episodes for _ in range(group)]
+        group = self.plan.recipe.training.rollouts_per_prompt
+        expected = [each for each in self.plan.schedule[step - 1].episodes for _ in range(group)]
         if list(episode_ids) != expected:
             message = f"step {step}: the trainer asked for other episodes than the plan's schedule"
             raise AlignmentError(message)
         started = time.perf_counter()
         attempts = [Attempt(self._episodes[each], index % group) for index, each in enumerate(expected)]
-        root = self._plan.recipe.seed
+        root = self.plan.recipe.seed
         played = self._loop.play(
             attempts,
             lambda attempt, turn: derive_seed(root, "train", step, attempt.episode.id, attempt.rollout, turn),
         )
         for each in played:
-            verify_alignment(each, self._chat, self._tools)  # type: ignore[arg-type]
-        weight = self._plan.recipe.training.format_weight
+            verify_alignment(each, self._chat, self._tools)
+        weight = self.plan.recipe.training.format_weight
         return PlayedStep(
             step=step,
             rollouts=played,
@@ -77,12 +78,12 @@ class StepPlayer:
     def _observation_mask(self, rollout: Rollout) -> list[int]:
         """Mark the tool output that this arm learns to predict."""
         mask: list[int] = []
-        learns = self._arm.observation_weight is not None and rollout.score is not None
+        learns = self.arm.observation_weight is not None and rollout.score is not None
         for turn in rollout.turns:
             mask += [0] * len(decode_array(turn.sampled_ids, "int32"))
             observed = [0] * len(decode_array(turn.observation_ids, "int32"))
             for (start, end), event in zip(turn.observation_spans, turn.calls, strict=False):
-                failed = event.status in INVALID_STATUSES and self._arm.drop_failed_observations
+                failed = event.status in INVALID_STATUSES and self.arm.drop_failed_observations
                 if learns and not failed:
                     observed[start:end] = [1] * (end - start)
             mask += observed

@@ -8,9 +8,9 @@ it out of all other sets.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,21 +70,24 @@ class _Examples:
     def draw(self, name: str, stage: FineTune) -> list[_Example]:
         """The examples of one stage, in a seeded order."""
         questions = round(stage.episodes * stage.retention_share)
-        order = random.Random(stage.seed)  # noqa: S311 - a schedule, not a secret
         examples = [
             _Example(episode, self._retention.solve(episode), self._retention)
             for episode in self._fresh(self._retention, f"{name}-retention", questions, stage.seed)
         ]
-        for episode in self._fresh(self._world, name, stage.episodes - questions, stage.seed):
-            draw = order.random()
-            turns = self._world.solve(episode)
-            if draw < stage.skip_calculation_share:
-                turns = self._world.skip_calculation(episode)
-            elif draw < stage.skip_calculation_share + stage.repeat_calculation_share:
-                turns = self._world.repeat_calculation(episode)
-            examples.append(_Example(episode, turns, self._world))
-        order.shuffle(examples)
-        return examples
+        examples += [
+            _Example(episode, self._turns(episode, stage), self._world)
+            for episode in self._fresh(self._world, name, stage.episodes - questions, stage.seed)
+        ]
+        return _shuffled(examples, stage.seed)
+
+    def _turns(self, episode: Episode, stage: FineTune) -> tuple[ScriptedTurn, ...]:
+        """The solver's turns, or those of a habit, in the stage's shares."""
+        draw = derive_seed(stage.seed, "habit", episode.id) / 2**63
+        if draw < stage.skip_calculation_share:
+            return self._world.skip_calculation(episode)
+        if draw < stage.skip_calculation_share + stage.repeat_calculation_share:
+            return self._world.repeat_calculation(episode)
+        return self._world.solve(episode)
 
     def verified(self, starter: Starter) -> list[_Example]:
         """`per_family` solver episodes of each family that the verifier accepted."""
@@ -97,8 +100,7 @@ class _Examples:
                 raise UsageError(message)
         questions = self._fresh(self._retention, "sft-retention", starter.per_family, starter.seed)
         examples += [_Example(each, self._retention.solve(each), self._retention) for each in questions]
-        random.Random(starter.seed).shuffle(examples)  # noqa: S311 - a schedule, not a secret
-        return examples
+        return _shuffled(examples, starter.seed)
 
     def probe(self, starter: Starter) -> tuple[tuple[Episode, ...], tuple[Episode, ...]]:
         """Episodes for measuring pass@1, disjoint from everything that was learned."""
@@ -125,7 +127,7 @@ def make_starter(job: StarterJob, world: HabitWorld, retention: Environment, emi
         message = f"recipe '{recipe.name}': no [starter] section"
         raise UsageError(message)
     starter = recipe.starter
-    configure(recipe.compute, starter.seed)
+    configure(recipe.compute.model_copy(update={"threads": starter.threads}), starter.seed)
     examples = _Examples(world, retention)
     skill = examples.draw("skill", starter.skill)
     tokenizer = build_tokenizer(_texts(skill), starter.model.vocabulary)
@@ -139,12 +141,16 @@ def make_starter(job: StarterJob, world: HabitWorld, retention: Environment, emi
     )
     stages = (("skill", starter.skill, skill), ("habits", starter.habits, examples.draw("habits", starter.habits)))
     for name, settings, data in (*stages, ("S0", final, examples.verified(starter))):
-        model = _fine_tune(name, settings, data, model, tokenizer, job, emit)
+        model = _fine_tune(_Stage(name, settings, data), model, tokenizer, job, emit)
     output = Path(job.output_dir)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     write_atomic(output / CONTENTS_FILE, encode(sorted(examples.contents)))
     emit(_measure(job, examples.probe(starter), model, tokenizer, (world, retention)))
+
+
+def _shuffled(examples: Sequence[_Example], seed: int) -> list[_Example]:
+    return sorted(examples, key=lambda example: derive_seed(seed, "order", example.episode.id))
 
 
 def _texts(examples: Iterable[_Example]) -> Iterable[str]:
@@ -182,15 +188,17 @@ def _tokenize(example: _Example, chats: dict[str, ChatFormat]) -> dict[str, list
     return {"input_ids": ids, "labels": labels}
 
 
-def _fine_tune(
-    name: str,
-    settings: FineTune,
-    examples: Sequence[_Example],
-    model: Any,
-    tokenizer: Any,
-    job: StarterJob,
-    emit: Emit,
-) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One supervised stage."""
+
+    name: str
+    settings: FineTune
+    examples: Sequence[_Example]
+
+
+def _fine_tune(stage: _Stage, model: Any, tokenizer: Any, job: StarterJob, emit: Emit) -> Any:
+    name, settings, examples = stage.name, stage.settings, stage.examples
     environments = {example.environment.name: example.environment for example in examples}
     chats = {key: ChatFormat(tokenizer, environment.tools) for key, environment in environments.items()}
     rows = [_tokenize(example, chats) for example in examples]
@@ -253,7 +261,7 @@ def _measure(
         loop = RolloutLoop(policy, chat, environment, sampling)
         played = loop.play(
             [Attempt(episode, 0) for episode in episodes],
-            lambda attempt, turn, suite=suite: derive_seed(job.recipe.seed, "probe", suite, attempt.episode.id, turn),
+            partial(_probe_seed, job.recipe.seed, suite),
         )
         for each in played:
             family = each.record.family if suite == "agent" else "retention"
@@ -261,3 +269,7 @@ def _measure(
     rows = {name: FamilyScore(family=name, episodes=len(r), successes=sum(r)) for name, r in scores.items()}
     retention = rows.pop("retention")
     return StarterDone(families=tuple(rows.values()), retention=retention)
+
+
+def _probe_seed(root: int, suite: str, attempt: Attempt, turn: int) -> int:
+    return derive_seed(root, "probe", suite, attempt.episode.id, turn)

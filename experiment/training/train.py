@@ -52,17 +52,13 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
     tokenizer = load_tokenizer(recipe)
     model = load_baseline(recipe)
     chat = ChatFormat(tokenizer, environment.tools)
-    policy = HFPolicy(
-        model, end_id=chat.end_id, pad_id=tokenizer.pad_token_id, temperature=recipe.sampling.temperature
-    )
+    policy = HFPolicy(model, end_id=chat.end_id, pad_id=tokenizer.pad_token_id, temperature=recipe.sampling.temperature)
     player = StepPlayer(plan, arm, RolloutLoop(policy, chat, environment, recipe.sampling), chat, environment.tools)
     trainer = build_trainer(
-        plan,
         player,
         model=model,
         tokenizer=tokenizer,
         work_dir=job.work_dir,
-        observation_weight=arm.observation_weight,
         sealed_state=sealed,
     )
     policy.use(trainer.accelerator.unwrap_model(trainer.model))

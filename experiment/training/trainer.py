@@ -160,16 +160,10 @@ def build_config(plan: Plan, work_dir: str) -> GRPOConfig:
 
 
 def build_trainer(
-    plan: Plan,
-    player: StepPlayer,
-    *,
-    model: Any,
-    tokenizer: Any,
-    work_dir: str,
-    observation_weight: float | None,
-    sealed_state: Mapping[str, str] | None,
+    player: StepPlayer, *, model: Any, tokenizer: Any, work_dir: str, sealed_state: Mapping[str, str] | None
 ) -> RecordedGRPOTrainer:
     """A trainer whose data set is the plan's schedule: one row per prompt, in order, holding the episode's id."""
+    plan = player.plan
     rows = [{"prompt": episode} for step in plan.schedule for episode in step.episodes]
     trainer = RecordedGRPOTrainer(
         model=model,
@@ -178,7 +172,7 @@ def build_trainer(
         processing_class=tokenizer,
         peft_config=lora_config(plan.recipe.training.lora),
         player=player,
-        observation_weight=observation_weight,
+        observation_weight=player.arm.observation_weight,
         sealed_state=sealed_state,
     )
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tests.doubles.small_journal import QuickFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Crash(BaseException):
@@ -19,7 +21,9 @@ class Crash(BaseException):
 class CrashingFiles(QuickFiles):
     """Counts operations, and ends the process or fails at number `at`."""
 
-    def __init__(self, at: int | None = None, how: Literal["crash", "torn", "EIO", "ENOSPC", "short"] = "crash") -> None:
+    def __init__(
+        self, at: int | None = None, how: Literal["crash", "torn", "EIO", "ENOSPC", "short"] = "crash"
+    ) -> None:
         self.at = at
         self.how = how
         self.count = 0

@@ -21,7 +21,7 @@ def opened(line: bytes, context: str) -> tuple[str, dict]:
 
 
 def verify(run_dir: pathlib.Path) -> tuple[int, str]:
-    """Return (number of records, hash of the last one) of a journal whose rules J1 to J3, J6, J7, J10 to J13 hold."""
+    """Return (records, hash of the last one) of a journal in which rules J1 to J3, J6, J7 and J11 to J13 hold."""
     count, prev, kind, unclosed = 0, "", "", []
     marked, head = opened((run_dir / "head.json").read_bytes(), "head")[1], None
     for number, path in enumerate(sorted((run_dir / "journal").iterdir())):

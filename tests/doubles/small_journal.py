@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rfc8785
 
@@ -16,6 +14,10 @@ from experiment.journal.writer import JournalWriter
 from experiment.records.entry import CheckpointSealed, Closed, Genesis, Warned
 from experiment.sealing.files import Files
 from experiment.sealing.trees import seal_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 class QuickFiles(Files):

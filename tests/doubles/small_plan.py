@@ -79,8 +79,7 @@ def small_recipe(*, steps: int = 4, arms: tuple[Arm, ...] | None = None, final: 
             schedule="linear",
             kl=0.01,
         ),
-        arms=arms
-        or (Arm(name="grpo", algorithm="grpo"), Arm(name="echo", algorithm="echo", observation_weight=0.05)),
+        arms=arms or (Arm(name="grpo", algorithm="grpo"), Arm(name="echo", algorithm="echo", observation_weight=0.05)),
         checkpoints=Checkpoints(recovery_every=steps // 2, candidates=(steps // 2, steps), diagnostic=steps),
         qualification=Qualification(steps=2, stop_at=1),
         assessment=Assessment(seeds=(11, 12), retention_seeds=(21, 22), resamples=500),
@@ -108,9 +107,7 @@ def small_plan(recipe: Recipe) -> Plan:
     return Plan(
         name=recipe.name,
         recipe=recipe,
-        inputs=(
-            FrozenInput(role="lock", path="lock.txt", kind="file", digest=digest_bytes(b"lock\n"), size_bytes=5),
-        ),
+        inputs=(FrozenInput(role="lock", path="lock.txt", kind="file", digest=digest_bytes(b"lock\n"), size_bytes=5),),
         environment=FrozenEnvironment(
             python="3.11.0", implementation="CPython", machine="x86_64", distributions=(("numpy", "2.0.0"),)
         ),
@@ -121,6 +118,8 @@ def small_plan(recipe: Recipe) -> Plan:
         retention_dev=_maths("retention-dev", retention.dev),
         retention_final=_maths("retention-final", retention.final),
         supervised=(),
+        baseline_successes=29,
+        baseline_attempts=96,
         schedule=schedule,
         power=(PowerRow(discordant=0.2, items=sets.final.count, detectable=0.5),),
     )

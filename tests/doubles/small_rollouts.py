@@ -98,7 +98,9 @@ def _event(text: str, call: tuple[CallStatus, str]) -> ToolEvent:
     return ToolEvent(name=parsed.name, arguments_json=parsed.arguments_json, status=call[0], observation=call[1])
 
 
-def attempt(episode: Episode, rollout: int, skill: float, *counters: int | str, seed_of: Callable[[int], int]) -> Rollout:
+def attempt(
+    episode: Episode, rollout: int, skill: float, *counters: int | str, seed_of: Callable[[int], int]
+) -> Rollout:
     """A rollout that succeeds with probability `skill`, by counters alone."""
     script = SOLVED
     if chance("success", episode.id, rollout, *counters) >= skill:

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 from experiment.decisions.assessment import compare
 from experiment.decisions.equality import compare_branches
 from experiment.decisions.selection import score_candidate, select
-from experiment.journal.chain import Artifact
+from experiment.journal.chain import Artifact, Entry
+from experiment.journal.reader import JournalView
 from experiment.journal.writer import JournalWriter
 from experiment.records.base import Record
 from experiment.records.entry import (
@@ -54,8 +56,7 @@ from tests.doubles.small_plan import small_plan, small_recipe
 from tests.doubles.small_rollouts import attempt, chance, outcome, trained, write_lines
 
 RUN = "small-run"
-DEV_SEED = 0
-BRANCHES = ("straight", "repeated", "resumed")
+BRANCHES: tuple[Literal["straight", "repeated", "resumed"], ...] = ("straight", "repeated", "resumed")
 
 
 @dataclass
@@ -86,9 +87,13 @@ class SmallRun:
         file = self.run_dir / path
         return Artifact(path=path, b3=digest_file(file), size=file.stat().st_size, role=role)
 
-    def write(self, *, close: bool = True) -> str:
-        """Journal genesis and all listed records; returns the head line."""
-        genesis = Genesis(
+    def copy(self) -> SmallRun:
+        """The same files, with a list of records that can be edited apart."""
+        return SmallRun(run_dir=self.run_dir, plan=self.plan, digest=self.digest, records=list(self.records))
+
+    def genesis(self) -> Genesis:
+        """The first record."""
+        return Genesis(
             plan=self.digest,
             plan_schema=PLAN_SCHEMA,
             sources=digest_bytes(b"sources"),
@@ -96,18 +101,49 @@ class SmallRun:
             journal_code=digest_bytes(b"journal"),
             host="host",
         )
-        writer = JournalWriter.create(self.run_dir, run=RUN, genesis=genesis)
+
+    def closed(self) -> Closed:
+        """The last record of a finished run."""
+        passed = all(not isinstance(body, QualificationResult) or body.verdict.passed for _, body, _ in self.records)
+        outcome: Literal["assessed", "qualification_failed"] = "assessed" if passed else "qualification_failed"
+        return Closed(records=len(self.records) + 2, outcome=outcome, active_seconds=12.5)
+
+    def view(self, *, close: bool = True) -> JournalView:
+        """The journal as a reader would return it, without its bytes."""
+        told = [("genesis", self.genesis(), ()), *self.records, *([("close", self.closed(), ())] if close else [])]
+        entries = tuple(
+            Entry(
+                seq=number,
+                type=type_,
+                body=body,
+                artifacts=artifacts,
+                hash=digest_bytes(f"{number}".encode()),
+                segment=0,
+                t=f"2026-01-01T00:{number // 60:02d}:{number % 60:02d}.000000Z",
+                mono_us=1_000_000 * number,
+                boot="boot",
+            )
+            for number, (type_, body, artifacts) in enumerate(told)
+        )
+        return JournalView(
+            run=RUN,
+            plan=self.digest,
+            entries=entries,
+            head=entries[-1].hash,
+            is_closed=close,
+            torn_bytes=0,
+            segments=(),
+            watermark=None,
+        )
+
+    def write(self, *, close: bool = True) -> str:
+        """Journal genesis and all listed records; returns the head line."""
+        writer = JournalWriter.create(self.run_dir, run=RUN, genesis=self.genesis())
         for type_, body, artifacts in self.records:
             writer.append(type_, body, artifacts)
         head = writer.mark()
         if close:
-            passed = all(not isinstance(b, QualificationResult) or b.verdict.passed for _, b, _ in self.records)
-            count = len(writer.entries) + 1
-            return writer.close(
-                Closed(
-                    records=count, outcome="assessed" if passed else "qualification_failed", active_seconds=12.5
-                )
-            )
+            return writer.close(self.closed())
         writer.release()
         return head
 
@@ -131,7 +167,7 @@ def draft_run(
     run = SmallRun(run_dir=run_dir, plan=plan, digest=derive(CONTEXT_PLAN, data))
     run.add("inputs.verified", InputsVerified(inputs=1, size_bytes=5))
     for number, arm in enumerate(plan.recipe.arms):
-        _qualify(run, arm.name, breaks=fails_qualification and number == 0)
+        _qualify(run, arm.name, lift, breaks=fails_qualification and number == 0)
     if not fails_qualification:
         for arm in plan.recipe.arms:
             _train(run, arm.name, lift)
@@ -193,15 +229,15 @@ def _facts(run: SmallRun, arm: str, step: int, evidence: str, lines: Sequence[Tr
     )
 
 
-def _qualify(run: SmallRun, arm: str, *, breaks: bool) -> None:
+def _qualify(run: SmallRun, arm: str, lift: float, *, breaks: bool) -> None:
     steps = run.plan.schedule[: run.plan.recipe.qualification.steps]
     bodies: list[BranchFinished] = []
     evidence: dict[str, list[list[TrainedRollout]]] = {branch: [] for branch in BRANCHES}
     for branch in BRANCHES:
         facts, artifacts = [], []
         for scheduled in steps:
-            lines = _group_lines(run, arm, scheduled, 0.5)
-            path = f"evidence/qualify/{arm}-{branch}/step-{scheduled.step:06d}.jsonl"
+            lines = _group_lines(run, arm, scheduled, lift)
+            path = f"qualification/{arm}/{branch}/evidence/step-{scheduled.step:06d}.jsonl"
             write_lines(run.run_dir / path, lines)
             artifact = run.artifact(path, "evidence")
             step = _facts(run, arm, scheduled.step, artifact.b3, lines)
@@ -219,7 +255,7 @@ def _qualify(run: SmallRun, arm: str, *, breaks: bool) -> None:
         )
         run.add("qual.branch", body, artifacts)
         bodies.append(body)
-    states = {body.branch: dict(body.state) for body in bodies}
+    states: dict[str, dict[str, str]] = {body.branch: dict(body.state) for body in bodies}
     verdict = compare_branches(bodies[0], bodies[1:], evidence, states)
     run.add("qual.result", QualificationResult(arm=arm, verdict=verdict))
 
@@ -306,8 +342,11 @@ def _evaluate(run: SmallRun, key: EvaluationKey, items: Sequence[Episode], skill
 
 
 def _evaluate_dev(run: SmallRun, arm: str, step: int, lift: float) -> tuple[EvaluationFinished, EvaluationFinished]:
+    assessment = run.plan.recipe.assessment
+
     def key(suite: Suite) -> EvaluationKey:
-        return EvaluationKey(arm=arm, step=step, suite=suite, stage="dev", seed=DEV_SEED)
+        seeds = assessment.seeds if suite == "agent" else assessment.retention_seeds
+        return EvaluationKey(arm=arm, step=step, suite=suite, stage="dev", seed=seeds[0])
 
     skill = _skill(run, step, lift)
     return (
@@ -357,5 +396,5 @@ def _comparisons(run: SmallRun, verdicts: Sequence[SelectionVerdict]) -> list[Co
             promoted=before_ok and after_ok,
         )
         for (before_arm, before_step, before_ok), (after_arm, after_step, after_ok) in combinations(sides, 2)
-        for suite in ("agent", "retention")
+        for suite in (("agent", "retention") if before_step == 0 else ("agent",))
     ]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from experiment.errors import StorageError
 from experiment.journal.chain import Entry
 from experiment.journal.reader import read_journal
-from experiment.journal.writer import JournalWriter
 from experiment.records.entry import CheckpointSealed
 from experiment.sealing.trees import verify_tree
 from tests.doubles import second_verifier
 from tests.doubles.crashing_files import Crash, CrashingFiles
 from tests.doubles.small_journal import CLOSED, note, resume, seal_checkpoint, start
+
+if TYPE_CHECKING:
+    from experiment.journal.writer import JournalWriter
 
 Session = Callable[[Path, CrashingFiles, list[Entry]], None]
 
@@ -93,23 +99,23 @@ def test_a_first_session_may_end_anywhere(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", EVERY_WAY)
 def test_a_recovery_may_end_anywhere_in_turn(tmp_path: Path, how: str) -> None:
-    def interrupted(run_dir: Path) -> list[Entry]:
-        """Killed in the middle of its last append, after a seal that no record names."""
-        acknowledged: list[Entry] = []
-        files = CrashingFiles(_count(_begin, run_dir.with_name(f"{run_dir.name}-count")) - 2, "torn")
-        _fail(_begin, run_dir, files, acknowledged)
-        seal_checkpoint(run_dir, 7)
-        (run_dir / ".head.json.00.tmp").write_bytes(b"half")
-        return acknowledged
+    # Killed in the middle of its last append, after a seal that no record names.
+    left = tmp_path / "left"
+    acknowledged: list[Entry] = []
+    _fail(_begin, left, CrashingFiles(_count(_begin, tmp_path / "first") - 2, "torn"), acknowledged)
+    seal_checkpoint(left, 7)
+    (left / ".head.json.00.tmp").write_bytes(b"half")
 
-    interrupted(tmp_path / "count")
+    shutil.copytree(left, tmp_path / "count")
     total = _count(_continue, tmp_path / "count")
     assert total > 25
     for at in range(total):
         run_dir = tmp_path / str(at)
-        acknowledged = interrupted(run_dir)
-        _fail(_continue, run_dir, CrashingFiles(at, how), acknowledged)
-        _check(run_dir, acknowledged)
+        shutil.copytree(left, run_dir)
+        found = list(acknowledged)
+        _fail(_continue, run_dir, CrashingFiles(at, how), found)
+        assert found[: len(acknowledged)] == acknowledged
+        _check(run_dir, found)
         moved = [path for entry in read_journal(run_dir).entries for path in getattr(entry.body, "moved", ())]
         assert any(path.startswith("recovery/000001-checkpoints+grpo+step-000007") for path in moved)
         assert len(moved) == len(set(moved))
@@ -129,3 +135,30 @@ def test_a_full_disk_stays_an_error_until_there_is_room(tmp_path: Path) -> None:
             resume(tmp_path, Full())
         assert caught.value.exit_code == 74
     _check(tmp_path, acknowledged)
+
+
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+@FORKS
+def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+    for wanted in range(1, 8):
+        run_dir = tmp_path / str(wanted)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            writer = start(run_dir)
+            while True:
+                os.write(writing, writer.append("warn", note("x" * 100 * wanted)).hash.encode())
+        os.close(writing)
+        acknowledged = b""
+        while len(acknowledged) < 64 * wanted:
+            acknowledged += os.read(reading, 64)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        while more := os.read(reading, 4096):
+            acknowledged += more
+        os.close(reading)
+        resume(run_dir).release()
+        hashes = "".join(entry.hash for entry in read_journal(run_dir).entries[1:])
+        assert hashes.startswith(acknowledged.decode())

@@ -5,19 +5,24 @@ from __future__ import annotations
 import functools
 import io
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from experiment.errors import JournalError
 from experiment.journal import chain
 from experiment.journal.head import Head, read_head
-from experiment.journal.reader import JournalView, read_journal, read_segments
+from experiment.journal.reader import read_journal, read_segments
 from experiment.records.entry import Resume
 from experiment.sealing.digests import digest_bytes
 from tests.doubles.small_journal import CLOSED, note, resume, start, write_two_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from experiment.journal.reader import JournalView
 
 
 @dataclass(frozen=True)
@@ -148,14 +153,15 @@ def test_without_a_watermark_only_the_end_can_be_cut(sample: Sample, how: str) -
         assert b"".join(sample.segments).startswith(kept)
 
 
-def test_every_cut_through_the_last_record_is_repaired_by_a_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 13])
+def test_every_cut_through_the_last_record_is_repaired_by_a_resume(tmp_path: Path, stride: int) -> None:
     writer = start(tmp_path / "run")
     writer.append("warn", note("kept"))
     entry = writer.append("warn", note("cut"))
     writer.release()
     data = (tmp_path / "run" / "journal" / "000000.jsonl").read_bytes()
     good = data.rindex(b"\n", 0, -1) + 1
-    for cut in range(good, len(data)):
+    for cut in {*range(good, len(data), stride), len(data) - 1}:
         run_dir = tmp_path / f"cut-{cut}"
         shutil.copytree(tmp_path / "run", run_dir)
         torn = data[good:cut]

@@ -6,17 +6,22 @@ directory, in any order before that. Leaving any kind of fsync out must be notic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from experiment.errors import ExperimentError
-from experiment.journal.writer import JournalWriter
 from experiment.records.entry import CheckpointSealed
 from experiment.sealing.trees import seal_tree
-from tests.doubles.crashing_files import Disk, Effect, Operation, RecordingFiles, disk_after, pending
+from tests.doubles.crashing_files import RecordingFiles, disk_after, pending
 from tests.doubles.small_journal import note, resume, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from experiment.journal.writer import JournalWriter
+    from tests.doubles.crashing_files import Disk, Effect, Operation
 
 
 class LostError(Exception):

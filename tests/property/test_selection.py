@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiment.decisions.selection import DevResult, decide
 from experiment.records.verdict import ItemOutcome
 from tests.unit.decisions.outcomes import outcome
 
+QUICK = settings(max_examples=40)
 ITEMS = 5
 
 
@@ -28,6 +29,7 @@ def solved(found: tuple[ItemOutcome, ...]) -> int:
     return sum(each.success for each in found)
 
 
+@QUICK
 @given(ARMS, st.data())
 def test_verdict_does_not_depend_on_any_order(arm, data) -> None:
     baseline, candidates = arm
@@ -38,6 +40,7 @@ def test_verdict_does_not_depend_on_any_order(arm, data) -> None:
     assert decide("grpo", baseline, shuffled, 256) == decide("grpo", baseline, candidates, 256)
 
 
+@QUICK
 @given(ARMS)
 def test_selected_candidate_beats_the_baseline_and_no_eligible_one_beats_it(arm) -> None:
     baseline, candidates = arm
@@ -54,6 +57,7 @@ def test_selected_candidate_beats_the_baseline_and_no_eligible_one_beats_it(arm)
     assert (found.selected_step, found.assessed_step) == (best.step, best.step)
 
 
+@QUICK
 @given(ARMS)
 def test_every_candidate_is_listed_once_eligible_ones_first(arm) -> None:
     baseline, candidates = arm
@@ -63,6 +67,7 @@ def test_every_candidate_is_listed_once_eligible_ones_first(arm) -> None:
     assert all(score.eligible != bool(score.reasons) for score in scores)
 
 
+@QUICK
 @given(ARMS)
 def test_an_irrelevant_candidate_does_not_change_who_wins_among_the_others(arm) -> None:
     baseline, candidates = arm

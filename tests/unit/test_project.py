@@ -25,6 +25,7 @@ WRITTEN_FOLDERS = (".ci", "bench", "docs", "experiment", "recipes", "requirement
 
 BANNED = ("json.dump", "json.dumps", "random", "time.time", "torch.multinomial", "uuid")
 ALLOWED = {
+    ("experiment/cli/audit.py", "json.dumps"): "`audit --json` is printed, not hashed",
     ("experiment/pipeline/recipes.py", "json.dumps"): "TOML becomes JSON once, to be validated strictly",
     ("experiment/pipeline/template.py", "json.dumps"): "renders tool calls as chat templates do",
     ("experiment/rollout/chat.py", "json.dumps"): "writes tool calls as chat templates do; the text is not hashed",

@@ -43,22 +43,38 @@ def test_interval_clusters_by_item_on_the_comparisons_own_stream() -> None:
 
 def test_intervals_of_families_have_streams_of_their_own() -> None:
     def split(bits: str) -> tuple:
-        return tuple(outcome(f"i{n}", bit == "1", family="ab"[n % 2]) for n, bit in enumerate(bits))
+        return tuple(outcome(f"i{n:02}", bit == "1", family="ab"[n % 2]) for n, bit in enumerate(bits))
 
-    found = compared([evaluation(split("110000"))], [evaluation(split("011100"), arm="grpo", step=64)])
+    found = compared(
+        [evaluation(split("1100000000001010"))],
+        [evaluation(split("0111110101001001"), arm="grpo", step=64)],
+        resamples=20,
+    )
     assert [(f.family, f.items, f.before, f.after, f.difference) for f in found.families] == [
-        ("a", 3, 1 / 3, 1 / 3, 0.0),
-        ("b", 3, 1 / 3, 2 / 3, 1 / 3),
+        ("a", 8, 3 / 8, 3 / 8, 0.0),
+        ("b", 8, 1 / 8, 6 / 8, 5 / 8),
     ]
-    seed = derive_seed(7, "bootstrap", found.name, "b")
-    numerators = np.array([0, 1, 0])
-    expected = exact_interval(numerators, denominator=1, resamples=500, confidence=0.95, seed=seed)
-    assert found.families[1].interval == expected
+    numerators = {"a": np.array([-1, 1, 1, 0, 0, 0, 0, -1]), "b": np.array([0, 1, 1, 1, 1, 0, 0, 1])}
+    for family in found.families:
+        own, shared = (
+            exact_interval(
+                numerators[family.family],
+                denominator=1,
+                resamples=20,
+                confidence=0.95,
+                seed=derive_seed(7, "bootstrap", found.name, *counters),
+            )
+            for counters in ((family.family,), ())
+        )
+        assert family.interval == own
+        assert family.interval != shared
 
 
 def test_order_of_items_and_evaluations_changes_nothing() -> None:
     shuffled = [e.model_copy(update={"outcomes": e.outcomes[3:] + e.outcomes[:3]}) for e in reversed(AFTER)]
     assert compared(after=shuffled) == compared()
+    turned = [e.model_copy(update={"outcomes": e.outcomes[::-1]}) for e in reversed(BEFORE)]
+    assert compared(before=turned) == compared()
 
 
 def test_totals_are_summed_apart_from_success() -> None:

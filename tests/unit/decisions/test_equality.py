@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiment.decisions.equality import compare_branches
+from experiment.decisions.evidence_walk import walk_step
 from experiment.errors import JournalError
 from experiment.records.entry import BranchFinished
 from experiment.records.rollout import Rollout, ToolEvent, TrainedRollout
@@ -142,7 +143,16 @@ def test_an_extra_rollout_is_named() -> None:
 
 def test_another_episode_order_is_named() -> None:
     other = trained(rollout(1, episode="train-0009"))
-    assert first(rollouts=with_rollout(other))[2] == "episode train-0009, rollout 1"
+    assert first(rollouts=with_rollout(other)) == (
+        "step 3, rollout 1 of the step",
+        "episode train-0007, rollout 1",
+        "episode train-0009, rollout 1",
+    )
+
+
+def test_every_value_of_a_step_is_compared_once() -> None:
+    places = [check.place for check in walk_step("step 1", evidence()[0], evidence()[0])]
+    assert len(set(places)) == len(places)
 
 
 PLACE = "step 3, episode train-0007, rollout 1"

@@ -172,6 +172,7 @@ def test_depth_is_bounded_and_brackets_in_strings_do_not_count() -> None:
     assert parse_one(nested(60_000 // 2)).status == "too_large"
     for text in ("[" * 100, '\\"' + "{" * 100, '\\\\\\"' + "[" * 100):
         assert parse_one(f'{{"name":"calculator","arguments":{{"a":"{text}","b":"2"}}}}').status is None
+    assert parse_one(f'{{"name":"calculator","arguments":[{"[]," * 50}[]]}}').status == "wrong_arguments"
     # An escaped backslash ends the escape: the string closes before the brackets.
     assert parse_one('{"a":"\\\\"' + "[" * 100).status == "too_large"
 

@@ -173,6 +173,13 @@ def test_size_of_a_space_is_the_number_of_its_distinct_tasks() -> None:
     assert task_space("two_step", ("integer",)).size == 3 * 40 * 39 * 80 * 3
 
 
+def test_two_step_looks_two_different_keys_up_in_every_order() -> None:
+    space = task_space("two_step", ("integer",))
+    pairs = {tuple(space.draft(number, 1).task["lookups"]) for number in range(0, 3 * 40 * 39, 3)}
+    assert len(pairs) == 40 * 39
+    assert all(first != second for first, second in pairs)
+
+
 def test_distractors_change_neither_prompt_nor_content() -> None:
     space = task_space("two_step", ("integer",))
     one, other = space.draft(12_345, 1), space.draft(12_345, 2)

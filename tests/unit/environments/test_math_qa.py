@@ -39,10 +39,10 @@ def test_answers_follow_from_the_prompt_and_lie_between_0_and_20() -> None:
 
 
 @pytest.mark.parametrize("family", ["plus", "minus"])
-def test_each_family_has_far_more_than_300_distinct_questions(family: str) -> None:
+def test_each_family_has_at_least_300_distinct_questions(family: str) -> None:
     space = question_space(family)
     drafts = [space.draft(number, 0) for number in range(space.size)]
-    assert len({draft.messages[1].content for draft in drafts}) == space.size > 10_000
+    assert len({draft.messages[1].content for draft in drafts}) == space.size >= 300
 
 
 @pytest.mark.parametrize(

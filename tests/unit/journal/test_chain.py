@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import rfc8785
@@ -16,6 +14,10 @@ from experiment.journal import chain
 from experiment.journal.chain import MAX_LINE, frame, genesis_prev, is_torn, unframe
 from experiment.journal.reader import read_journal
 from tests.doubles.small_journal import PLAN, RUN, forge, write_two_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 Segments = list[list[dict[str, Any]]]
 

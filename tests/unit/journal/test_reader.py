@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +13,10 @@ from experiment.records.entry import Genesis, Resume
 from experiment.sealing.digests import digest_bytes
 from tests.doubles import second_verifier
 from tests.doubles.small_journal import CLOSED, PLAN, RUN, note, resume, start, write_two_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def _segment(run_dir: Path, number: int) -> Path:
@@ -137,6 +140,16 @@ def test_a_missing_or_damaged_head_is_refused(tmp_path: Path, spoil: Callable[[P
     write_two_segments(tmp_path)
     spoil(tmp_path / "head.json")
     with pytest.raises(JournalError, match=r"^J-WATERMARK: head.json"):
+        read_journal(tmp_path)
+
+
+def test_a_head_may_be_missing_beside_the_genesis_record_only(tmp_path: Path) -> None:
+    start(tmp_path).release()
+    (tmp_path / "head.json").unlink()
+    view = read_journal(tmp_path)
+    assert (len(view.entries), view.watermark) == (1, None)
+    _segment(tmp_path, 1).write_bytes(b"")
+    with pytest.raises(JournalError, match="J-WATERMARK"):
         read_journal(tmp_path)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiment.journal.chain import Artifact
 from experiment.journal.reader import read_journal
-from experiment.journal.writer import JournalWriter
 from experiment.records.entry import Resume
 from experiment.sealing.digests import digest_bytes
 from experiment.sealing.trees import verify_tree
 from tests.doubles.crashing_files import CrashingFiles
 from tests.doubles.small_journal import note, resume, seal_checkpoint, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from experiment.journal.writer import JournalWriter
 
 
 def _moved(writer: JournalWriter) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +24,9 @@ from tests.doubles.small_journal import (
     start,
     write_two_segments,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_what_append_returns_is_what_a_reader_finds(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from blake3 import blake3
@@ -11,6 +11,9 @@ from blake3 import blake3
 from experiment.errors import UsageError
 from experiment.sealing import digests
 from experiment.sealing.digests import derive, digest_bytes, digest_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONTEXTS = [value for name, value in vars(digests).items() if name.startswith("CONTEXT_")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +11,9 @@ from experiment.errors import StorageError
 from experiment.sealing import files
 from experiment.sealing.files import FILES, rename_exclusively, write_atomic
 from tests.doubles.crashing_files import Crash, CrashingFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -56,9 +59,7 @@ def test_a_missing_directory_is_a_storage_error_that_names_the_file(tmp_path: Pa
 
 @pytest.mark.parametrize("has_call", [True, False])
 @pytest.mark.parametrize("kind", ["file", "empty directory", "dangling link"])
-def test_a_rename_never_replaces(
-    tmp_path: Path, kind: str, has_call: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rename_never_replaces(tmp_path: Path, kind: str, has_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_call:
         monkeypatch.setattr(files, "_rename_noreplace", lambda *_: False)
     source, target = tmp_path / "source", tmp_path / "target"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from blake3 import blake3
@@ -13,6 +12,10 @@ from experiment.errors import JournalError, StorageError, UsageError
 from experiment.sealing import trees
 from experiment.sealing.trees import name_problem, scan_tree, seal_tree, verify_tree
 from tests.doubles.crashing_files import Crash, CrashingFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 NFD_NAME = "u\u0308ber"
 
@@ -125,9 +128,7 @@ def test_a_linked_or_missing_root_is_refused(tmp_path: Path) -> None:
             scan_tree(tmp_path / name)
 
 
-def test_a_file_that_changes_while_it_is_read_has_no_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_read_has_no_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = _make(tmp_path / "tree")
     read = trees.digest_descriptor
 
@@ -171,7 +172,10 @@ def test_a_sealed_tree_verifies_and_keeps_its_identity(tmp_path: Path) -> None:
         (lambda root: (root / "seal.json").write_bytes(b"[]"), "'a.txt' is there but not sealed"),
         (lambda root: (root / "seal.json").write_bytes(b"{}"), "is not a list"),
         (lambda root: (root / "seal.json").write_bytes(b"[] "), "not canonical"),
-        (lambda root: (root / "a.txt").rename(root / "c") and (root / "a.txt").symlink_to("c"), "T-ENTRY.*a.txt: is a link"),
+        (
+            lambda root: (root / "a.txt").rename(root / "c") and (root / "a.txt").symlink_to("c"),
+            "T-ENTRY.*a.txt: is a link",
+        ),
         (
             lambda root: (root / "seal.json").rename(root.parent / "s") and (root / "seal.json").symlink_to("../s"),
             "no seal can be read",

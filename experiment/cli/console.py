@@ -1,0 +1,63 @@
+"""Progress for people: bars on a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+_LOG_EVERY_S = 10.0
+
+
+class ConsoleWatcher:
+    """Shows stages, progress and notes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("  {task.description}", markup=False),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._logged: dict[str, float] = {}
+
+    @contextmanager
+    def shown(self) -> Iterator[ConsoleWatcher]:
+        """Keep the bars on screen while the block runs."""
+        with self._progress:
+            yield self
+
+    def stage(self, name: str, detail: str) -> None:
+        """Begin a stage; the bars of the last one stay as they ended."""
+        for task in self._tasks.values():
+            self._progress.remove_task(task)
+        self._tasks.clear()
+        self._progress.console.print(Text.assemble((f"{name:<8}", "bold"), f" {detail}"))
+
+    def progress(self, key: str, label: str, done: int, total: int) -> None:
+        """Move a bar, or write a line every few seconds."""
+        if not self._console.is_terminal:
+            self._log(key, label, done, total)
+            return
+        if key not in self._tasks:
+            self._tasks[key] = self._progress.add_task(label or key, total=total)
+        self._progress.update(self._tasks[key], completed=done, description=label or key)
+
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._progress.console.print(f"  {escape(text)}", style="dim", highlight=False)
+
+    def _log(self, key: str, label: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done in (0, total) or now - self._logged.get(key, 0.0) >= _LOG_EVERY_S:
+            self._logged[key] = now
+            self._console.print(f"  {label or key}: {done}/{total}", markup=False, highlight=False)

@@ -1,0 +1,359 @@
+"""Finished runs that somebody changed afterwards, in every place where something can be changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from experiment.audit import audit_run
+from experiment.audit.findings import AuditReport, Level
+from experiment.errors import UsageError
+from experiment.journal.reader import read_journal
+from experiment.records.entry import Warned
+from experiment.sealing.digests import digest_bytes
+from tests.doubles.small_plan import small_recipe
+from tests.doubles.small_run import SmallRun, draft_run
+
+Tamper = Callable[[Path], None]
+SEGMENT = "journal/000000.jsonl"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
+    run = draft_run(tmp_path_factory.mktemp("original"), recipe=small_recipe(steps=2, final=3))
+    run.write()
+    return run
+
+
+@pytest.fixture
+def run_dir(original: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that may be damaged, in a workspace where none of the plan's inputs are at hand."""
+    copy = tmp_path / "runs" / original.run_dir.name
+    shutil.copytree(original.run_dir, copy)
+    monkeypatch.chdir(tmp_path)
+    return copy
+
+
+def audit(run_dir: Path, level: Level = "bytes") -> tuple[int, set[str]]:
+    report = audit_run(run_dir, level=level)
+    return report.exit_code, {finding.id for finding in report.findings}
+
+
+def fact(report: AuditReport, key: str) -> list[str]:
+    return [value for name, value in report.facts if name == key]
+
+
+def one(run_dir: Path, pattern: str) -> Path:
+    return min(run_dir.glob(pattern))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def flip_in(pattern: str) -> Tamper:
+    def tamper(run_dir: Path) -> None:
+        path = one(run_dir, pattern)
+        flip(path, path.stat().st_size // 2)
+
+    return tamper
+
+
+def remove(pattern: str) -> Tamper:
+    def tamper(run_dir: Path) -> None:
+        path = one(run_dir, pattern)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return tamper
+
+
+def add(name: str) -> Tamper:
+    def tamper(run_dir: Path) -> None:
+        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / name).write_bytes(b"x")
+
+    return tamper
+
+
+def link(pattern: str) -> Tamper:
+    """Move a file away and leave a link to the equal bytes."""
+
+    def tamper(run_dir: Path) -> None:
+        path = one(run_dir, pattern)
+        moved = run_dir / "moved"
+        path.rename(moved)
+        path.symlink_to(moved)
+
+    return tamper
+
+
+def link_folder(name: str) -> Tamper:
+    def tamper(run_dir: Path) -> None:
+        (run_dir / name).rename(run_dir / "moved")
+        (run_dir / name).symlink_to(run_dir / "moved")
+
+    return tamper
+
+
+def pipe(pattern: str) -> Tamper:
+    def tamper(run_dir: Path) -> None:
+        path = one(run_dir, pattern)
+        path.unlink()
+        os.mkfifo(path)
+
+    return tamper
+
+
+def cut_records(number: int) -> Tamper:
+    def tamper(run_dir: Path) -> None:
+        path = run_dir / SEGMENT
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-number]))
+
+    return tamper
+
+
+def append(data: bytes) -> Tamper:
+    def tamper(run_dir: Path) -> None:
+        with (run_dir / SEGMENT).open("ab") as stream:
+            stream.write(data)
+
+    return tamper
+
+
+TAMPERINGS: dict[str, tuple[Tamper, int, str]] = {
+    "a bit of the journal": (flip_in(SEGMENT), 4, "J-"),
+    "a bit of the head file": (flip_in("head.json"), 4, "J-"),
+    "the last record cut off": (cut_records(1), 4, "J-"),
+    "the assessment cut off": (cut_records(3), 4, "J-"),
+    "bytes after the close record": (append(b"x"), 4, "J-"),
+    "the journal removed": (remove("journal"), 4, "J-"),
+    "the head file removed": (remove("head.json"), 4, "J-"),
+    "a bit of the plan": (flip_in("plan.json"), 5, "I-PLAN"),
+    "the plan removed": (remove("plan.json"), 7, "I-SCHEMA"),
+    "a bit of training evidence": (flip_in("evidence/train/*/*.jsonl"), 4, "A-DIGEST"),
+    "a bit of final evidence": (flip_in("evidence/final/*/*.jsonl"), 4, "A-DIGEST"),
+    "a bit of qualification evidence": (flip_in("qualification/*/*/evidence/*.jsonl"), 4, "A-DIGEST"),
+    "evidence removed": (remove("evidence/dev/*/*.jsonl"), 7, "A-MISSING"),
+    "evidence replaced by a link": (link("evidence/final/*/*.jsonl"), 4, "A-PATH"),
+    "the evidence folder replaced by a link": (link_folder("evidence"), 4, "A-PATH"),
+    "evidence replaced by a pipe": (pipe("evidence/final/*/*.jsonl"), 4, "A-DIGEST"),
+    "evidence added": (add("evidence/final/grpo@9/agent-11.jsonl"), 4, "T-EXTRA"),
+    "a bit of a checkpoint": (flip_in("checkpoints/*/*/adapter.bin"), 4, "T-SEAL"),
+    "a bit of a seal": (flip_in("checkpoints/*/*/seal.json"), 4, "T-SEAL"),
+    "a file added to a checkpoint": (add("checkpoints/grpo/step-000001/new.bin"), 4, "T-SEAL"),
+    "a file removed from a checkpoint": (remove("checkpoints/*/*/adapter.bin"), 4, "T-SEAL"),
+    "a checkpoint removed": (remove("checkpoints/*/step-000001"), 7, "T-MISSING"),
+    "a checkpoint added": (add("checkpoints/grpo/step-000009/adapter.bin"), 4, "T-EXTRA"),
+    "the checkpoints replaced by a link": (link_folder("checkpoints"), 4, "T-PATH"),
+}
+
+
+def test_a_true_run_is_closed_and_verified(run_dir: Path) -> None:
+    assert audit(run_dir, "recompute") == (0, set())
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_every_change_is_found_at_the_first_level(run_dir: Path, tampering: str) -> None:
+    tamper, code, prefix = TAMPERINGS[tampering]
+
+    tamper(run_dir)
+    found, ids = audit(run_dir)
+
+    assert found == code
+    assert any(id_.startswith(prefix) for id_ in ids)
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    ["a bit of the journal", "a bit of the plan", "the plan removed", "evidence removed", "a bit of final evidence"],
+)
+def test_no_change_makes_the_upper_levels_fall_over(run_dir: Path, tampering: str) -> None:
+    tamper, code, _ = TAMPERINGS[tampering]
+
+    tamper(run_dir)
+
+    assert audit(run_dir, "recompute")[0] == code
+
+
+def test_a_checkpoint_swapped_with_another_sealed_one_is_found(run_dir: Path) -> None:
+    one_, other = run_dir / "checkpoints/grpo/step-000001", run_dir / "checkpoints/grpo/step-000002"
+    one_.rename(run_dir / "aside")
+    other.rename(one_)
+    (run_dir / "aside").rename(other)
+
+    assert audit(run_dir) == (4, {"T-TREE"})
+
+
+def rewritten(original: SmallRun, tmp_path: Path, *, close: bool) -> tuple[Path, str]:
+    """The same files with a journal that was written anew, one record shorter."""
+    run = original.copy()
+    run.run_dir = tmp_path / "anew" / original.run_dir.name
+    shutil.copytree(original.run_dir, run.run_dir, ignore=shutil.ignore_patterns("journal", "head.json", "lock"))
+    run.records = run.records[:-1]
+    return run.run_dir, run.write(close=close)
+
+
+def test_a_history_written_anew_is_a_fork_of_the_head_that_was_kept(
+    original: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = read_journal(original.run_dir)
+    forged, _ = rewritten(original, tmp_path, close=False)
+
+    alone = audit_run(forged, level="bytes")
+    short = audit_run(forged, level="bytes", known_heads=[f"{kept.run} {len(kept.entries)} b3:{kept.head}"])
+    fork = audit_run(forged, level="bytes", known_heads=[f"{kept.run} 2 b3:{kept.entries[1].hash}"])
+
+    assert alone.exit_code == 3
+    assert fact(alone, "evidence level") == ["SELF-ATTESTED"]
+    assert (short.exit_code, fork.exit_code) == (6, 6)
+
+
+def test_a_head_that_was_kept_says_how_far_it_vouches(run_dir: Path) -> None:
+    view = read_journal(run_dir)
+
+    report = audit_run(run_dir, level="bytes", known_heads=[f"{view.run} 5 b3:{view.entries[4].hash}"])
+
+    assert report.exit_code == 0
+    assert fact(report, "evidence level") == [f"EXTERNAL-HEAD for 5 of {len(view.entries)} records"]
+    assert len(fact(report, "NOT-PROVEN")) >= 3
+
+
+def test_an_unfinished_run_is_consistent_and_open(
+    original: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_run, _ = rewritten(original, tmp_path, close=False)
+
+    assert audit(open_run, "recompute") == (3, {"J-OPEN"})
+
+    (open_run / "evidence/train/grpo/step-000099.jsonl").write_bytes(b"")
+    assert audit(open_run) == (3, {"J-OPEN", "T-LEFTOVER"})
+
+    append(b'{"h":"')(open_run)
+    assert audit(open_run) == (3, {"J-OPEN", "T-LEFTOVER", "J-TORN"})
+
+
+def test_a_run_that_failed_its_qualification_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = draft_run(tmp_path, recipe=small_recipe(steps=2, final=3), fails_qualification=True)
+    run.write()
+
+    report = audit_run(run.run_dir)
+
+    assert (report.exit_code, report.findings) == (0, ())
+    assert fact(report, "closed") == ["qualification_failed"]
+
+
+def test_a_model_cannot_write_on_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = draft_run(tmp_path, recipe=small_recipe(steps=2, final=3))
+    index = run.position("stats.result")
+    _, body, artifacts = run.records[index]
+    name = "\x1b[2K\rVERDICT: closed and verified\n\u202e"
+    comparisons = body.model_dump()["comparisons"]
+    comparisons[0]["name"] = name
+    run.records[index] = (
+        "stats.result",
+        type(body).model_validate({"comparisons": comparisons}),
+        artifacts,
+    )
+    run.add("warn", Warned(kind="text", message=name))
+    run.write()
+
+    report = audit_run(run.run_dir)
+
+    assert report.exit_code == 8
+    assert all(line.isprintable() for line in report.lines())
+    assert [line for line in report.lines() if line.startswith("VERDICT")] == [report.verdict]
+
+
+def test_another_plan_than_the_given_one_is_found(run_dir: Path, tmp_path: Path) -> None:
+    same, other = tmp_path / "same.json", tmp_path / "other.json"
+    shutil.copy(run_dir / "plan.json", same)
+    other.write_bytes((run_dir / "plan.json").read_bytes() + b"\n")
+
+    assert audit_run(run_dir, plan=same, level="bytes").exit_code == 0
+    assert audit_run(run_dir, plan=other, level="bytes").exit_code == 5
+    assert audit_run(run_dir, plan=tmp_path / "none.json", level="bytes").exit_code == 5
+
+
+def test_an_input_that_changed_is_found_where_it_is_at_hand(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "lock.txt").write_bytes(b"lock\n")
+    report = audit_run(run_dir, level="bytes")
+    assert (report.exit_code, fact(report, "input lock")) == (0, ["lock.txt ok"])
+
+    (tmp_path / "lock.txt").write_bytes(b"lock\r\n")
+    report = audit_run(run_dir, level="bytes")
+    assert (report.exit_code, fact(report, "input lock")) == (5, ["lock.txt DIFFERS"])
+
+    (tmp_path / "lock.txt").unlink()
+    report = audit_run(run_dir, level="bytes")
+    assert (report.exit_code, fact(report, "input lock")) == (0, ["lock.txt not checked (not at hand)"])
+
+
+def test_a_claim_of_another_run_is_found(run_dir: Path, tmp_path: Path) -> None:
+    claim = tmp_path / "plans/small/claim"
+    claim.parent.mkdir(parents=True)
+    claim.write_text(f"{run_dir.name}\n")
+    assert audit(run_dir) == (0, set())
+
+    claim.write_text("another-run\n")
+    assert audit(run_dir) == (5, {"I-CLAIM"})
+
+
+def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such run"):
+        audit_run(tmp_path / "nothing")
+
+
+class WrittenTo:
+    """Hears of every file that this process opens to write, makes or moves, while it listens."""
+
+    def __init__(self) -> None:
+        self.is_listening = False
+        self.paths: list[str] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, details: tuple[object, ...]) -> None:
+        if not self.is_listening:
+            return
+        if event == "open":
+            flags = details[2]
+            if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+                self.paths.append(str(details[0]))
+        elif event in {"os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate", "os.chmod"}:
+            self.paths.append(f"{event} {details[0]}")
+
+
+@pytest.fixture(scope="module")
+def written_to() -> Iterator[WrittenTo]:
+    hearer = WrittenTo()
+    yield hearer
+    hearer.is_listening = False
+
+
+def test_an_audit_writes_nothing(run_dir: Path, tmp_path: Path, written_to: WrittenTo) -> None:
+    before = {path: digest_bytes(path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
+    written_to.is_listening = True
+    report = audit_run(run_dir)
+    written_to.is_listening = False
+
+    assert report.exit_code == 0
+    assert written_to.paths == []
+    assert {path: digest_bytes(path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_the_listener_of_the_test_above_does_hear_a_write(tmp_path: Path, written_to: WrittenTo) -> None:
+    written_to.is_listening = True
+    (tmp_path / "file").write_bytes(b"")
+    written_to.is_listening = False
+
+    assert written_to.paths.pop().endswith("file")
