@@ -20,7 +20,7 @@ from experiment.audit.recompute import recompute_all
 from experiment.audit.steps import StepChecks
 from experiment.errors import JournalError, StorageError, UsageError
 from experiment.journal.reader import JournalView, read_journal
-from experiment.records.entry import Closed, Resume, Warned
+from experiment.records.entry import Aborted, Closed, Resume, Warned
 from experiment.records.plan import Plan
 from experiment.sealing.sources import scan_sources
 
@@ -111,6 +111,8 @@ def _state_journal(view: JournalView, notes: Notes) -> None:
     moved = sum(len(entry.body.moved) for entry in entries if isinstance(entry.body, Resume))
     notes.fact("moved to recovery", moved)
     notes.fact("warnings", sum(isinstance(entry.body, Warned) for entry in entries))
+    aborts = [entry.body.kind for entry in entries if isinstance(entry.body, Aborted)]
+    notes.fact("sessions ended early", ", ".join(aborts) or "none")
     last = entries[-1].body
     notes.fact("closed", last.outcome if isinstance(last, Closed) else "no")
 

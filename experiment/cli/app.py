@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -36,19 +34,14 @@ QUICKSTART = Path("recipes/quickstart.toml")
 def main() -> int:
     """Run the command line; the exit code is that of the error tree in `experiment.errors`."""
     try:
-        app(standalone_mode=False)
-    except typer.Exit as done:
-        return done.exit_code
+        app()
     except ExperimentError as error:
         console = Console(stderr=True)
         console.print(f"[bold red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
         console.print(f"Remedy: {escape(error.remedy)}", highlight=False, soft_wrap=True)
         return error.exit_code
-    except typer.Abort:
-        return 130
-    except click.ClickException as mistake:
-        mistake.show(file=sys.stderr)
-        return mistake.exit_code
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
     return 0
 
 
@@ -76,7 +69,7 @@ def baseline(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None) ->
     with ConsoleWatcher(console).shown() as watcher:
         provenance, is_new = build_baseline(loaded, watcher)
     console.print(baseline_table(provenance))
-    console.print(f"baseline: {loaded.inputs.baseline} ({'made now' if is_new else 'already there'})", highlight=False)
+    typer.echo(f"baseline: {loaded.inputs.baseline} ({'made now' if is_new else 'already there'})")
 
 
 @app.command()
@@ -105,15 +98,16 @@ def prepare(  # noqa: PLR0913, PLR0917 - the inputs by path are part of the prot
     loaded = load_recipe(recipe, overrides)
     folder = output or fresh_plan_dir(loaded.name)
     plan = freeze(loaded, recipe, folder)
-    console = Console()
-    console.print(power_lines(plan.power))
-    console.print(f"plan: {folder / PLAN_FILE}", highlight=False, soft_wrap=True)
+    Console().print(power_lines(plan.power))
+    typer.echo(f"plan: {folder / PLAN_FILE}")
 
 
 @app.command()
 def run(
     plan: Annotated[Path | None, typer.Option(help="plan.json; default: the one that is not finished.")] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/ and the plan's name.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run; default: the one it was begun in, else runs/ and the name.")
+    ] = None,
     qualification_only: Annotated[
         bool, typer.Option("--qualification-only", help="Stop after the proof that stop and resume change nothing.")
     ] = False,
@@ -123,21 +117,21 @@ def run(
     from experiment.cli.console import ConsoleWatcher
     from experiment.cli.tables import comparison_table, verdict_sentences
     from experiment.pipeline.run import run as execute
-    from experiment.pipeline.run import unfinished_plan
+    from experiment.pipeline.run import run_dir_of, unfinished_plan
 
     plan_path = plan or unfinished_plan(resume=resume)
-    folder = run_dir or Path("runs") / plan_path.parent.name
+    folder = run_dir or run_dir_of(plan_path)
     console = Console()
     with ConsoleWatcher(console).shown() as watcher:
         outcome = execute(plan_path, folder, watcher, qualification_only=qualification_only, resume=resume)
     if outcome.comparisons:
         console.print(comparison_table(outcome.comparisons))
         for sentence in verdict_sentences(outcome.comparisons):
-            console.print(escape(sentence), highlight=False, soft_wrap=True)
+            typer.echo(sentence)
     else:
-        console.print("qualified: stop and resume equal an uninterrupted run bit for bit")
-    console.print(f"head: {outcome.head}", highlight=False, soft_wrap=True)
-    console.print(f"run: {outcome.run_dir}", highlight=False, soft_wrap=True)
+        typer.echo("qualified: stop and resume equal an uninterrupted run bit for bit")
+    typer.echo(f"head: {outcome.head}")
+    typer.echo(f"run: {outcome.run_dir}")
 
 
 @app.command()

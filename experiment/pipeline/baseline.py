@@ -54,7 +54,9 @@ def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
     try:
         compute = recipe.compute.model_copy(update={"threads": recipe.starter.threads})
         pool = WorkerPool(compute, target.with_name(f".{target.name}.logs"))
-        pool.run([Chain("baseline", [lambda: StarterJob(recipe=recipe, output_dir=str(partial))])], on_event)
+        pool.run(
+            [Chain(("baseline",), [lambda: [StarterJob(recipe=recipe, output_dir=str(partial))]])], on_event, _no_limit
+        )
         provenance = _provenance(recipe, done[0])
         write_atomic(partial / PROVENANCE_FILE, encode_record(provenance))
         if target.exists():
@@ -67,9 +69,19 @@ def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
 
 
 def read_provenance(baseline: Path) -> Provenance | None:
-    """The provenance in a baseline's folder, where `baseline` made it."""
+    """The provenance in a baseline's folder, where `baseline` made it.
+
+    Raises:
+        UsageError: The file is not a provenance of this version.
+    """
     path = baseline / PROVENANCE_FILE
-    return decode_record(Provenance, path.read_bytes()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return decode_record(Provenance, path.read_bytes())
+    except ValueError as error:
+        message = f"{path}: not a provenance of this version: {error}"
+        raise UsageError(message, remedy="Move the folder away and run `baseline` again, or name another.") from error
 
 
 def _existing(target: Path, recipe: Recipe) -> Provenance | None:
@@ -84,6 +96,10 @@ def _existing(target: Path, recipe: Recipe) -> Provenance | None:
     wanted = (recipe.starter, recipe.world, recipe.compute, scan_sources().digest)
     made = (provenance.starter, provenance.world, provenance.compute, provenance.sources)
     return provenance if wanted == made else None
+
+
+def _no_limit() -> None:
+    """A starting policy may take as long as it takes."""
 
 
 def _provenance(recipe: Recipe, done: StarterDone) -> Provenance:

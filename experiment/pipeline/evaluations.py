@@ -61,7 +61,7 @@ def play_keys(
             context.append(f"{stage}.result", body, [artifact])
 
     if chains:
-        context.pool.run(chains, on_event)
+        context.work(chains, on_event)
     results = fold_progress(context.journal.entries).evaluations
     return {key: results[key] for wanted in keys.values() for key in wanted}
 
@@ -76,7 +76,7 @@ def _chain(
             evidence_dir=str(context.run_dir / "evidence" / stage),
         )
 
-    return Chain(label, [make])
+    return Chain((label,), [lambda: [make()]])
 
 
 def _evaluated(context: RunContext, policy: PolicyRef, keys: tuple[EvaluationKey, ...]) -> EvaluatedPolicy:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations, count
+from itertools import count
 from pathlib import Path
 from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from experiment.decisions.power import power_table
 from experiment.environments.base import Environment
@@ -16,6 +18,7 @@ from experiment.pipeline.baseline import read_provenance
 from experiment.pipeline.inputs import freeze_environment, freeze_inputs
 from experiment.pipeline.schedule import build_schedule
 from experiment.pipeline.template import verify_template
+from experiment.records.base import Name
 from experiment.records.episode import Episode
 from experiment.records.plan import Plan
 from experiment.records.recipe import EpisodeSet, Recipe
@@ -34,8 +37,8 @@ def prepare(recipe: Recipe, recipe_path: Path, output: Path) -> Plan:
     Raises:
         UsageError: The output is not empty, an input is missing, or sets overlap.
     """
-    if output.exists() and any(output.iterdir()):
-        message = f"{output}: not empty"
+    if names := list_folder(output):
+        message = f"{output}: not empty, it holds {names[0]}"
         raise UsageError(message, remedy="Name a fresh folder with --output; plans are never overwritten.")
     plan = build_plan(recipe, recipe_path, output.name)
     data = encode_record(plan)
@@ -43,6 +46,26 @@ def prepare(recipe: Recipe, recipe_path: Path, output: Path) -> Plan:
     write_atomic(output / PLAN_FILE, data)
     write_atomic(output / SEAL_FILE, f"{derive(CONTEXT_PLAN, data)}\n".encode())
     return plan
+
+
+def list_folder(folder: Path) -> list[str]:
+    """Names of what is in the folder of a plan or run, sorted; empty where it does not exist yet.
+
+    Raises:
+        UsageError: It is a file, or its own name cannot be that of a plan or run.
+    """
+    try:
+        TypeAdapter(Name).validate_python(folder.name)
+        return sorted(each.name for each in folder.iterdir())
+    except ValidationError as error:
+        message = f"{folder}: '{folder.name}' cannot be the name of a plan or run"
+        remedy = "Use at most 63 lower-case letters, digits, '-' and '_', the first a letter or digit."
+        raise UsageError(message, remedy=remedy) from error
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        message = f"{folder}: is not a folder"
+        raise UsageError(message, remedy="Name a fresh folder.") from error
 
 
 def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
@@ -76,6 +99,7 @@ def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
         inputs=inputs,
         environment=freeze_environment(),
         chat_template=verify_template(tokenizer),
+        tools=world.tools,
         train=sets["train"],
         dev=sets["dev"],
         final=sets["final"],
@@ -148,18 +172,13 @@ def _supervised_contents(baseline: Path) -> tuple[str, ...]:
 
 
 def _refuse_overlap(sets: dict[str, tuple[Episode, ...]], supervised: Sequence[str]) -> None:
-    """Refuse an id or a content that appears twice anywhere."""
+    """Refuse an id or a task that appears twice anywhere; positions count from 0."""
+    first: dict[tuple[str, str], str] = {("task", content): "the supervised data" for content in supervised}
     for label, episodes in sets.items():
-        for kind in ("id", "content"):
-            values = [getattr(episode, kind) for episode in episodes]
-            doubled = next((value for value in values if values.count(value) > 1), None)
-            if doubled is not None:
-                places = [index for index, value in enumerate(values) if value == doubled]
-                message = f"{label}: positions {places} have the same {kind}"
-                raise UsageError(message)
-    contents = {label: {episode.content for episode in episodes} for label, episodes in sets.items()}
-    contents["supervised data"] = set(supervised)
-    for (one, first), (other, second) in combinations(contents.items(), 2):
-        if shared := first & second:
-            message = f"{one} and {other} share {len(shared)} tasks, for example {min(shared)[:12]}"
-            raise UsageError(message)
+        for position, episode in enumerate(episodes):
+            place = f"{label}, position {position} ({episode.id})"
+            for key in (("id", episode.id), ("task", episode.content)):
+                if key in first:
+                    message = f"{place}: the same {key[0]} as {first[key]}"
+                    raise UsageError(message, remedy="Remove one of the two from its file, or choose another seed.")
+                first[key] = place

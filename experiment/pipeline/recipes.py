@@ -6,7 +6,8 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,14 @@ def copy_recipe(source: Path, name: str) -> Path:
     """
     load_recipe(source)
     target = Path("recipes") / f"{name}.toml"
-    text = re.sub(r'(?m)^name = ".*"$', f'name = "{name}"', source.read_text(encoding="utf-8"), count=1)
-    parse_recipe(tomllib.loads(text), str(target))
+    original = source.read_text(encoding="utf-8")
+    data = {**tomllib.loads(original), "name": name}
+    parse_recipe(data, str(target))
+    text = re.sub(r'(?m)^name = ".*"$', f'name = "{name}"', original, count=1)
+    if tomllib.loads(text) != data:
+        message = f'{source}: has no line `name = "..."` of its own to change'
+        raise UsageError(message, remedy="Write the name on a line of its own, in double quotes.")
+    target.parent.mkdir(exist_ok=True)
     try:
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -65,19 +72,30 @@ def parse_recipe(data: Mapping[str, Any], place: str) -> Recipe:
     Raises:
         UsageError: Names the first wrong keys.
     """
+    if dated := _find_date(data, ""):
+        message = f"{place}: key '{dated}' is a date or time, put it in quotes"
+        raise UsageError(message)
     try:
-        text = json.dumps(data)
-    except TypeError as error:
-        message = f"{place}: dates and times are not used in recipes ({error})"
-        raise UsageError(message) from error
-    try:
-        recipe = Recipe.model_validate_json(text)
+        recipe = Recipe.model_validate_json(json.dumps(data))
     except ValidationError as error:
         problems = [_explain(problem) for problem in error.errors()[:3]]
         message = f"{place}: " + "; ".join(problems)
         raise UsageError(message) from error
     _check_consistency(recipe, place)
     return recipe
+
+
+def _find_date(value: object, key: str) -> str | None:
+    """The first key whose value is a date or time, which JSON does not have."""
+    if isinstance(value, date | time):
+        return key
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    places = (_find_date(each, f"{key}.{name}" if key else str(name)) for name, each in inner)
+    return next((place for place in places if place is not None), None)
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -101,9 +119,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 def _explain(problem: ErrorDetails) -> str:
     """One clause: the key, what is wrong with it, and what would be right."""
-    key = ".".join(str(part) for part in problem["loc"])
+    key, known = _place(problem["loc"], is_unknown=problem["type"] == "extra_forbidden")
     if problem["type"] == "extra_forbidden":
-        known = _keys_beside(problem["loc"])
         close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"known keys are {', '.join(sorted(known))}"
         return f"unknown key '{key}', {hint}"
@@ -111,21 +128,25 @@ def _explain(problem: ErrorDetails) -> str:
         return f"key '{key}' is missing, add it"
     if problem["type"] == "value_error":
         return str(problem["msg"]).removeprefix("Value error, ")
-    return f"key '{key}' is {problem['input']!r}: {problem['msg']}"
+    return f"key '{key}' is {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
-def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
-    """The keys that are known where an unknown one was found."""
+def _place(location: tuple[int | str, ...], *, is_unknown: bool) -> tuple[str, list[str]]:
+    """The key as the recipe's author knows it, and the keys that are known beside it."""
     model: Any = Recipe
+    keys: list[str] = []
     for part in location[:-1]:
         if isinstance(part, int):
-            continue
-        fields = getattr(model, "model_fields", {})
-        if part not in fields:
-            continue
-        candidates = [fields[part].annotation, *getattr(fields[part].annotation, "__args__", ())]
-        model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
-    return list(model.model_fields)
+            keys.append(str(part))
+        elif part in model.model_fields:
+            keys.append(part)
+            annotation = model.model_fields[part].annotation
+            candidates = [annotation, *getattr(annotation, "__args__", ())]
+            model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
+    # Where a key may have one of several types, the validator adds the type's name, which is no key.
+    if is_unknown or isinstance(location[-1], int) or location[-1] in model.model_fields:
+        keys.append(str(location[-1]))
+    return ".".join(keys), list(model.model_fields)
 
 
 def _check_consistency(recipe: Recipe, place: str) -> None:

@@ -6,6 +6,7 @@ the run. Everything that decides is recomputed by the audit from the journal alo
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from experiment.errors import BudgetExhaustedError, ExperimentError, PlanError, QualificationError, UsageError
-from experiment.journal.progress import active_seconds
-from experiment.journal.reader import read_journal
+from experiment.journal.lock import LOCK_NAME
+from experiment.journal.progress import active_seconds, fold_progress
+from experiment.journal.reader import JOURNAL_NAME, read_journal
 from experiment.journal.writer import JournalWriter
 from experiment.pipeline.context import RunContext, Watcher
 from experiment.pipeline.inputs import verify_inputs
-from experiment.pipeline.prepare import PLAN_FILE, load_plan
+from experiment.pipeline.prepare import PLAN_FILE, list_folder, load_plan
 from experiment.pipeline.stage1_qualify import qualify
 from experiment.pipeline.stage2_train import train
 from experiment.pipeline.stage3_select import select
@@ -28,9 +30,11 @@ from experiment.pipeline.stage4_assess import assess
 from experiment.pipeline.workers import WorkerPool
 from experiment.records.entry import Aborted, Closed, Genesis, InputsVerified
 from experiment.records.plan import Plan
+from experiment.records.recipe import Compute
 from experiment.records.verdict import Comparison
 from experiment.sealing.canonical import encode_record
-from experiment.sealing.files import write_atomic
+from experiment.sealing.digests import CONTEXT_PLAN, derive
+from experiment.sealing.files import FILES, write_atomic
 from experiment.sealing.sources import scan_sources
 
 CLAIM_FILE: Final = "claim"
@@ -53,8 +57,17 @@ def run(
     *,
     qualification_only: bool = False,
     resume: bool = False,
+    make_pool: Callable[[Compute, Path], WorkerPool] = WorkerPool,
 ) -> RunOutcome:
     """Bring a run as far as it goes.
+
+    Args:
+        plan_path: The plan, as `prepare` wrote it.
+        run_dir: The run's folder.
+        watcher: Is told how far the work is.
+        qualification_only: Stop after stage 1.
+        resume: Go on with the run that is there, instead of beginning one.
+        make_pool: Makes the workers' pool from what they may use and the folder of their logs.
 
     Raises:
         UsageError: There is something to resume and `resume` was not given, or the reverse.
@@ -66,7 +79,7 @@ def run(
     """
     plan, digest = load_plan(plan_path)
     journal = _open_journal(plan, digest, plan_path, run_dir, resume=resume)
-    pool = WorkerPool(plan.recipe.compute, run_dir / "logs")
+    pool = make_pool(plan.recipe.compute, run_dir / "logs")
     context = RunContext(plan, plan_path, run_dir, journal, pool, watcher)
     try:
         with _stop_signals(pool), _aborts_recorded(journal):
@@ -81,16 +94,18 @@ def unfinished_plan(*, resume: bool) -> Path:
     """The one plan under `plans/` that has not been run to its end.
 
     Args:
-        resume: Look for a plan whose run was begun; else for one that nobody has claimed.
+        resume: Look for a plan whose run was begun; else for one that has no run.
 
     Raises:
         UsageError: There is none, or more than one; the message lists them.
+        JournalError: A run's journal is damaged.
     """
-    found = [
-        path
-        for path in sorted(Path("plans").glob(f"*/{PLAN_FILE}"))
-        if (path.parent / CLAIM_FILE).exists() == resume and not _is_finished(path)
-    ]
+    found = []
+    for path in sorted(Path("plans").glob(f"*/{PLAN_FILE}")):
+        run_dir = run_dir_of(path)
+        has_begun = (run_dir / JOURNAL_NAME).is_dir()
+        if has_begun == resume and not (has_begun and read_journal(run_dir).is_closed):
+            found.append(path)
     if len(found) == 1:
         return found[0]
     kind = "interrupted" if resume else "new"
@@ -99,56 +114,65 @@ def unfinished_plan(*, resume: bool) -> Path:
     raise UsageError(message, remedy="Name one with --plan, or make one with `python -m experiment prepare`.")
 
 
-def _is_finished(plan_path: Path) -> bool:
+def run_dir_of(plan_path: Path) -> Path:
+    """The folder of the run that claimed a plan; where none did, the default one, named like the plan's folder."""
     claim = plan_path.parent / CLAIM_FILE
-    run_dir = Path("runs") / (claim.read_text(encoding="utf-8").strip() if claim.exists() else plan_path.parent.name)
-    return (run_dir / "journal").is_dir() and read_journal(run_dir).is_closed
+    if not claim.is_file():
+        return Path("runs") / plan_path.resolve().parent.name
+    _, _, place = claim.read_text(encoding="utf-8").rstrip("\n").partition(" ")
+    return Path(os.path.relpath(plan_path.resolve().parent / place))
 
 
 def _stages(context: RunContext, *, qualification_only: bool) -> RunOutcome:
     """The main path."""
-    _check_budget(context)
-    qualify(context)
+    context.check_budget()
+    _qualify_or_close(context)
     if qualification_only:
         return RunOutcome(context.run_dir, context.journal.mark(), ())
-    _check_budget(context)
     train(context)
-    _check_budget(context)
     select(context)
-    _check_budget(context)
     comparisons = assess(context)
     closed = Closed(records=0, outcome="assessed", active_seconds=active_seconds(context.journal.entries))
     return RunOutcome(context.run_dir, context.journal.close(closed), comparisons)
 
 
+def _qualify_or_close(context: RunContext) -> None:
+    """Qualify; a failed proof is an honest end of the run, which nothing may follow."""
+    try:
+        qualify(context)
+    except QualificationError:
+        entries = context.journal.entries
+        # A worker may also report that a restored state is not the sealed one; then there is no verdict yet.
+        if any(not each.verdict.passed for each in fold_progress(entries).qualified.values()):
+            closed = Closed(records=0, outcome="qualification_failed", active_seconds=active_seconds(entries))
+            context.journal.close(closed)
+        raise
+
+
 def _open_journal(plan: Plan, digest: str, plan_path: Path, run_dir: Path, *, resume: bool) -> JournalWriter:
-    has_journal = (run_dir / "journal").exists()
+    has_journal = (run_dir / JOURNAL_NAME).exists()
     if has_journal and not resume:
         message = f"{run_dir}: there is a run already"
         raise UsageError(message, remedy="Continue it with --resume, or prepare a fresh plan for another run.")
     if resume and not has_journal:
         message = f"{run_dir}: there is nothing to resume"
         raise UsageError(message, remedy="Start without --resume, or name the run's folder with --run-dir.")
-    if resume:
-        return JournalWriter.resume(run_dir, plan=digest, reason="continued by the operator")
-    return _start(plan, digest, plan_path, run_dir)
+    if not resume:
+        return _start(plan, digest, plan_path, run_dir)
+    journal = JournalWriter.resume(run_dir, plan=digest, reason="continued by the operator")
+    copy = run_dir / PLAN_FILE
+    if not copy.is_file() or derive(CONTEXT_PLAN, copy.read_bytes()) != digest:
+        journal.release()
+        message = f"{copy}: is not the plan of this run"
+        raise PlanError(message, remedy=f"Copy {plan_path} there and run the same command again.")
+    return journal
 
 
 def _start(plan: Plan, digest: str, plan_path: Path, run_dir: Path) -> JournalWriter:
     """Claim the plan, so that it has one run and no other, and begin the journal."""
-    if run_dir.exists() and any(run_dir.iterdir()):
-        message = f"{run_dir}: not empty"
-        raise UsageError(message, remedy="Name a fresh folder with --run-dir.")
+    _check_fresh(run_dir, is_ours=(plan_path.parent / CLAIM_FILE).is_file())
     verify_inputs(plan)  # before anything is written
-    claim = plan_path.parent / CLAIM_FILE
-    try:
-        with claim.open("x", encoding="utf-8") as file:
-            file.write(f"{run_dir.name}\n")
-    except FileExistsError:
-        owner = claim.read_text(encoding="utf-8").strip()
-        if owner != run_dir.name:
-            message = f"{plan_path}: the plan's one run is '{owner}'"
-            raise PlanError(message, remedy="Prepare a fresh plan; name this one in `supersedes`.") from None
+    claim = _claim(plan_path, run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     write_atomic(run_dir / PLAN_FILE, encode_record(plan))
     sources = scan_sources()
@@ -163,11 +187,32 @@ def _start(plan: Plan, digest: str, plan_path: Path, run_dir: Path) -> JournalWr
     return JournalWriter.create(run_dir, run=run_dir.name, genesis=genesis)
 
 
-def _check_budget(context: RunContext) -> None:
-    spent, hours = active_seconds(context.journal.entries), context.plan.recipe.budget_hours
-    if spent >= hours * 3600:
-        message = f"{context.run_dir}: {spent / 3600:.2f} of {hours:.2f} hours are spent"
-        raise BudgetExhaustedError(message)
+def _check_fresh(run_dir: Path, *, is_ours: bool) -> None:
+    """Refuse a folder that holds anything but, where the plan is claimed, what a start leaves when it is killed."""
+    names = set(list_folder(run_dir))
+    if is_ours:
+        names = {name for name in names - {PLAN_FILE, LOCK_NAME} if not name.startswith(".")}
+    if names:
+        message = f"{run_dir}: not empty, it holds {min(names)}"
+        raise UsageError(message, remedy="Name a fresh folder with --run-dir.")
+
+
+def _claim(plan_path: Path, run_dir: Path) -> Path:
+    """Make a folder the plan's one run, or find that it is; the claim names it as seen from the plan's folder."""
+    claim = plan_path.parent / CLAIM_FILE
+    place = os.path.relpath(run_dir.resolve(), claim.resolve().parent)
+    draft = plan_path.parent / f".{CLAIM_FILE}.{os.getpid()}"
+    write_atomic(draft, f"{run_dir.name} {place}\n".encode())
+    try:
+        FILES.rename(draft, claim)
+    except FileExistsError:
+        draft.unlink()
+        owner = run_dir_of(plan_path)
+        if owner.resolve() != run_dir.resolve():
+            message = f"{plan_path}: the plan's one run is {owner}"
+            raise PlanError(message, remedy="Prepare a fresh plan; name this one in `supersedes`.") from None
+    FILES.fsync_path(claim.parent)
+    return claim
 
 
 @contextmanager
@@ -176,7 +221,7 @@ def _aborts_recorded(journal: JournalWriter) -> Iterator[None]:
     try:
         yield
     except ExperimentError as error:
-        resumable = not isinstance(error, QualificationError | PlanError)
+        resumable = not isinstance(error, QualificationError | BudgetExhaustedError)
         body = Aborted(
             kind=type(error).__name__, message=str(error)[:4000], exit_code=error.exit_code, resumable=resumable
         )

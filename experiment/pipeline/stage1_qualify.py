@@ -7,7 +7,7 @@ on in a new process. All states and all evidence must be equal. Nothing stochast
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -76,28 +76,35 @@ def _run_branches(context: RunContext, missing: list[tuple[str, Branch]]) -> Non
         elif isinstance(event, TrainingDone) and event.step == context.plan.recipe.qualification.steps:
             _record_branch(context, key, steps[key], event)
 
-    context.pool.run([_chain(context, arm, branch) for arm, branch in missing], on_event)
+    by_branch = {branch: [arm for arm, other in missing if other == branch] for branch in BRANCHES}
+    # The branch with two processes goes first, so that workers side by side end together.
+    order = sorted((branch for branch in BRANCHES if by_branch[branch]), key=lambda branch: branch != "resumed")
+    context.work([_chain(context, by_branch[branch], branch) for branch in order], on_event)
 
 
-def _chain(context: RunContext, arm: str, branch: Branch) -> Chain:
+def _chain(context: RunContext, arms: Sequence[str], branch: Branch) -> Chain:
+    """One branch of all arms: they share its processes, because starting one costs more than the steps."""
     settings = context.plan.recipe.qualification
+    half = settings.stop_at
+
+    def job(stop_at: int, resume_at: int | None) -> Callable[[], Sequence[Task]]:
+        return lambda: [_task(context, arm, branch, stop_at, resume_at) for arm in arms]
+
+    legs = [(half, None), (settings.steps, half)] if branch == "resumed" else [(settings.steps, None)]
+    return Chain(tuple(f"{arm}/{branch}" for arm in arms), [job(*leg) for leg in legs])
+
+
+def _task(context: RunContext, arm: str, branch: Branch, stop_at: int, resume_at: int | None) -> TrainJob:
     folder = branch_dir(context.run_dir, arm, branch)
-
-    def job(stop_at: int, resume_from: str | None) -> Callable[[], Task]:
-        return lambda: TrainJob(
-            plan_path=str(context.run_dir / "plan.json"),
-            arm=arm,
-            evidence_dir=str(folder / "evidence"),
-            checkpoint_dir=str(folder / "checkpoints"),
-            work_dir=str(context.run_dir / "work" / f"qualify-{arm}-{branch}"),
-            resume_from=resume_from,
-            stop_at=stop_at,
-        )
-
-    if branch != "resumed":
-        return Chain(f"{arm}/{branch}", [job(settings.steps, None)])
-    half = str(folder / "checkpoints" / f"step-{settings.stop_at:06d}")
-    return Chain(f"{arm}/{branch}", [job(settings.stop_at, None), job(settings.steps, half)])
+    return TrainJob(
+        plan_path=str(context.run_dir / "plan.json"),
+        arm=arm,
+        evidence_dir=str(folder / "evidence"),
+        checkpoint_dir=str(folder / "checkpoints"),
+        work_dir=str(context.run_dir / "work" / f"qualify-{arm}-{branch}"),
+        resume_from=None if resume_at is None else str(folder / "checkpoints" / f"step-{resume_at:06d}"),
+        stop_at=stop_at,
+    )
 
 
 def _record_branch(context: RunContext, key: str, steps: list[StepDone], done: TrainingDone) -> None:

@@ -6,10 +6,10 @@ steps have to equal the qualification's, which ran the same prefix. A difference
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from experiment.decisions.health import PassRate, check_step
+from experiment.decisions.health import Finding, PassRate, check_step
 from experiment.errors import FaultError, QualificationError
 from experiment.journal.progress import fold_progress
 from experiment.pipeline.context import RunContext
@@ -44,12 +44,15 @@ def train(context: RunContext) -> None:
     detail = f"{training.steps} steps of {training.prompts_per_step} x {training.rollouts_per_prompt} rollouts"
     context.watcher.stage("train", f"{', '.join(arms)}: {detail}")
     recorders = {arm: _ArmRecorder(context, arm) for arm in arms}
-    chains = [Chain(arm, [_job(context, arm)]) for arm in arms]
-    context.pool.run(chains, lambda key, event: recorders[key].take(event))
+    for recorder in recorders.values():
+        recorder.refuse_stopped()
+    unfinished = [arm for arm, recorder in recorders.items() if not recorder.finish()]
+    chains = [Chain((arm,), [_job(context, arm)]) for arm in unfinished]
+    context.work(chains, lambda key, event: recorders[key].take(event))
 
 
-def _job(context: RunContext, arm: str) -> Callable[[], Task]:
-    def make() -> Task:
+def _job(context: RunContext, arm: str) -> Callable[[], Sequence[Task]]:
+    def make() -> Sequence[Task]:
         checkpoint = fold_progress(context.journal.entries).last_checkpoint(arm)
         body = TrainStarted(
             arm=arm,
@@ -57,7 +60,7 @@ def _job(context: RunContext, arm: str) -> Callable[[], Task]:
             checkpoint=checkpoint.tree if checkpoint else None,
         )
         context.append("train.start", body)
-        return TrainJob(
+        task = TrainJob(
             plan_path=str(context.run_dir / "plan.json"),
             arm=arm,
             evidence_dir=str(context.run_dir / "evidence" / "train" / arm),
@@ -66,6 +69,7 @@ def _job(context: RunContext, arm: str) -> Callable[[], Task]:
             resume_from=str(context.run_dir / checkpoint.path) if checkpoint else None,
             stop_at=context.plan.recipe.training.steps,
         )
+        return [task]
 
     return make
 
@@ -80,6 +84,25 @@ class _ArmRecorder:
         self._history = progress.history(arm)
         self._qualified = {facts.step: facts for facts in progress.branches[arm, "straight"].steps}
         self._total = context.plan.recipe.training.steps
+
+    def refuse_stopped(self) -> None:
+        """Return only if no monitor has stopped this arm: a restart is no way around a stop rule.
+
+        Raises:
+            FaultError: The last step was one after which the arm must not go on.
+        """
+        stops = [finding.message for finding in self._findings() if finding.stops] if self._history else []
+        if stops:
+            message = f"arm {self._arm}, {stops[0]}; this stopped the run for good"
+            raise FaultError(message, remedy="Find the cause, and prepare a fresh plan that names this one.")
+
+    def finish(self) -> bool:
+        """Record the end of an arm whose last state was sealed before it could be; returns whether it is so."""
+        checkpoint = fold_progress(self._context.journal.entries).last_checkpoint(self._arm)
+        is_done = checkpoint is not None and checkpoint.step == self._total
+        if is_done:
+            self._context.append("train.stop", TrainFinished(arm=self._arm, steps=self._total))
+        return is_done
 
     def take(self, event: Record) -> None:
         """Record one event.
@@ -124,13 +147,16 @@ class _ArmRecorder:
         self._history.append(body)
         self._watch_health()
 
-    def _watch_health(self) -> None:
+    def _findings(self) -> tuple[Finding, ...]:
         plan = self._context.plan
         rate = None
         if plan.baseline_attempts:
             rate = PassRate(plan.baseline_successes, plan.baseline_attempts)
-        for finding in check_step(self._history, plan.recipe.health, rate):
-            message = f"arm {self._arm}, step {len(self._history)}: {finding.message}"
+        return check_step(self._history, plan.recipe.health, rate)
+
+    def _watch_health(self) -> None:
+        for finding in self._findings():
+            message = f"arm {self._arm}, {finding.message}"
             self._context.append("warn", Warned(kind=finding.kind, message=message))
             self._context.watcher.note(message)
             if finding.stops:

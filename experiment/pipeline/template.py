@@ -39,7 +39,11 @@ def _read_template(tokenizer_dir: Path) -> str:
     if path.is_file():
         return path.read_text(encoding="utf-8")
     config = tokenizer_dir / "tokenizer_config.json"
-    found = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
+    try:
+        found = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
+    except (ValueError, AttributeError) as error:
+        message = f"{config}: not a JSON object ({error})"
+        raise UsageError(message) from error
     if not isinstance(found, str):
         message = f"{tokenizer_dir}: no chat template (chat_template.jinja or tokenizer_config.json)"
         raise UsageError(message, remedy="Name a tokenizer with a chat template in `inputs.tokenizer`.")
@@ -67,9 +71,13 @@ def _render(template: str, messages: list[dict[str, Any]], *, generation: bool) 
     )
     environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
     environment.globals["raise_exception"] = _refuse
-    return environment.from_string(template).render(
-        messages=messages, tools=None, add_generation_prompt=generation, enable_thinking=False
-    )
+    try:
+        return environment.from_string(template).render(
+            messages=messages, tools=None, add_generation_prompt=generation, enable_thinking=False
+        )
+    except jinja2.TemplateError as error:
+        message = f"the chat template cannot be rendered: {error}"
+        raise UsageError(message, remedy="Use a chat template that knows tool calls and tool results.") from error
 
 
 def _refuse(message: str) -> None:

@@ -1,7 +1,8 @@
 """Worker processes: started, listened to, stopped; only ever our own.
 
-The driver gives a worker a job file and reads JSON lines from it. A worker that ends without having reported is a
-typed fault. When one fails, the others are asked to stop and seal what they have before the fault is raised.
+The driver gives a worker a job file and reads JSON lines from it. A worker that ends without having reported, or that
+sends something else, is a typed fault. When one fails, the others are asked to stop and seal what they have before the
+fault is raised.
 """
 
 from __future__ import annotations
@@ -21,20 +22,32 @@ from typing import IO
 from experiment import errors
 from experiment.errors import ExperimentError, FaultError, StoppedError
 from experiment.records.base import Record
-from experiment.records.job import EVENTS, EvaluateJob, Failed, Job, StarterJob, TrainJob
+from experiment.records.job import EVENTS, EvaluateJob, Failed, Job, StarterJob, TaskStarted, TrainJob
 from experiment.records.recipe import Compute
 from experiment.sealing.canonical import decode, encode, encode_record
 from experiment.sealing.files import write_atomic
 
 Task = TrainJob | EvaluateJob | StarterJob
 
+_TICK_S = 5.0
+"""Longest time without looking whether the work may go on."""
+
+_OURS = (signal.SIGTERM, signal.SIGKILL)
+"""Signals that a stop sends to workers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Jobs that follow one another; each is made when its turn comes."""
+    """Jobs that follow one another, each in a process of its own and made when its turn comes."""
 
-    key: str
-    jobs: Sequence[Callable[[], Task]]
+    keys: tuple[str, ...]
+    """Names of the tasks; every job of the chain has one task for each."""
+    jobs: Sequence[Callable[[], Sequence[Task]]]
+
+    @property
+    def key(self) -> str:
+        """Name of the chain, for messages and log files."""
+        return "+".join(self.keys)
 
 
 @dataclass(slots=True)
@@ -42,17 +55,21 @@ class _Worker:
     """A running worker."""
 
     chain: Chain
-    remaining: Iterator[Callable[[], Task]]
+    remaining: Iterator[Callable[[], Sequence[Task]]]
     process: subprocess.Popen[bytes]
     log_path: Path
+    key: str
+    """Name of the task it is at."""
     failure: ExperimentError | None = None
+    is_refused: bool = False
+    """Something that it sent was refused, and what follows from that must not be recorded."""
 
 
 @dataclass(slots=True)
 class _State:
     """What a pool is busy with."""
 
-    waiting: list[tuple[Chain, Iterator[Callable[[], Task]]]]
+    waiting: list[tuple[Chain, Iterator[Callable[[], Sequence[Task]]]]]
     running: dict[int, _Worker] = field(default_factory=dict)
     failures: list[ExperimentError] = field(default_factory=list)
 
@@ -60,9 +77,10 @@ class _State:
 class WorkerPool:
     """Runs chains of jobs, at most `workers` at a time."""
 
-    def __init__(self, compute: Compute, log_dir: Path) -> None:
+    def __init__(self, compute: Compute, log_dir: Path, *, module: str = "experiment.training.worker") -> None:
         self._compute = compute
         self._log_dir = log_dir
+        self._module = module
         self._lines: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
         self._numbers = itertools.count()
         self._stop_requested = False
@@ -78,12 +96,20 @@ class WorkerPool:
         again, self._stop_requested = self._stop_requested, True
         self._signal(signal.SIGKILL if again else signal.SIGTERM)
 
-    def run(self, chains: Sequence[Chain], on_event: Callable[[str, Record], None]) -> None:
+    def run(
+        self, chains: Sequence[Chain], on_event: Callable[[str, Record], None], may_go_on: Callable[[], None]
+    ) -> None:
         """Do all jobs; events arrive one by one, those of one chain in their order.
+
+        Args:
+            chains: What to do.
+            on_event: Takes an event of the task with the given key.
+            may_go_on: Called after each event and every few seconds; raises where the work has to stop.
 
         Raises:
             StoppedError: A stop was requested; the workers have ended in good order.
-            ExperimentError: What a worker reported, or a fault where it reported nothing.
+            ExperimentError: What a worker, `on_event` or `may_go_on` reported, or a fault where a worker reported
+                nothing.
         """
         self._state = state = _State([(chain, iter(chain.jobs)) for chain in chains])
         try:
@@ -91,6 +117,7 @@ class WorkerPool:
                 self._start_waiting()
                 if state.running:
                     self._handle(on_event)
+                    self._check(may_go_on)
         except BaseException:
             self._signal(signal.SIGKILL)
             for worker in state.running.values():
@@ -112,46 +139,66 @@ class WorkerPool:
             if make is not None:
                 self._start(chain, remaining, make())
 
-    def _start(self, chain: Chain, remaining: Iterator[Callable[[], Task]], task: Task) -> None:
+    def _start(self, chain: Chain, remaining: Iterator[Callable[[], Sequence[Task]]], tasks: Sequence[Task]) -> None:
         number = next(self._numbers)
         self._log_dir.mkdir(parents=True, exist_ok=True)
         stem = f"{os.getpid()}-{number:03d}-{chain.key.replace('/', '-')}"
         job_path, log_path = self._log_dir / f"{stem}.job.json", self._log_dir / f"{stem}.log"
-        write_atomic(job_path, encode_record(Job(task=task)))
+        write_atomic(job_path, encode_record(Job(tasks=tuple(tasks))))
         with log_path.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "experiment.training.worker", str(job_path)],
+                [sys.executable, "-m", self._module, str(job_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=_environment(self._compute),
                 start_new_session=True,
             )
-        self._state.running[number] = _Worker(chain, remaining, process, log_path)
+        self._state.running[number] = _Worker(chain, remaining, process, log_path, chain.keys[0])
+        if self._stop_requested:
+            # The request came while the worker was being started, so it was not sent to it.
+            process.send_signal(signal.SIGTERM)
         stream = process.stdout
         if stream is not None:
             threading.Thread(target=self._listen, args=(number, stream), daemon=True).start()
 
     def _listen(self, number: int, stream: IO[bytes]) -> None:
-        for line in stream:
-            self._lines.put((number, line))
+        with stream:
+            for line in stream:
+                self._lines.put((number, line))
         self._lines.put((number, None))
 
     def _handle(self, on_event: Callable[[str, Record], None]) -> None:
-        """Wait for the next line of any worker and act on it."""
-        number, line = self._lines.get()
+        """Wait a while for the next line of any worker and act on it."""
+        try:
+            number, line = self._lines.get(timeout=_TICK_S)
+        except queue.Empty:
+            return
         worker = self._state.running[number]
         if line is None:
             self._finish(number, worker)
             return
-        event = _read_event(line, worker.log_path)
-        if isinstance(event, Failed):
-            worker.failure = _rebuild(event, worker.log_path)
-        else:
-            try:
-                on_event(worker.chain.key, event)
-            except ExperimentError as error:
-                self._fail(error)
+        if worker.is_refused:
+            return
+        try:
+            event = _read_event(line, worker.log_path)
+            if isinstance(event, Failed):
+                worker.failure = _rebuild(event, worker.log_path)
+            elif isinstance(event, TaskStarted):
+                worker.key = worker.chain.keys[event.number]
+            else:
+                on_event(worker.key, event)
+        except ExperimentError as error:
+            worker.is_refused = True
+            self._fail(error)
+
+    def _check(self, may_go_on: Callable[[], None]) -> None:
+        if self._state.failures or self._stop_requested:
+            return
+        try:
+            may_go_on()
+        except ExperimentError as error:
+            self._fail(error)
 
     def _finish(self, number: int, worker: _Worker) -> None:
         code = worker.process.wait()
@@ -159,7 +206,9 @@ class WorkerPool:
         if code != 0:
             message = f"worker '{worker.chain.key}' ended with code {code}; see {worker.log_path}"
             failure = worker.failure or FaultError(message)
-            if not (self._stop_requested and isinstance(failure, StoppedError)):
+            # A worker that is still loading knows no orderly stop: the request itself ends it.
+            is_stop = isinstance(failure, StoppedError) or -code in _OURS
+            if not (self._stop_requested and is_stop):
                 self._fail(failure)
             return
         self._state.waiting.insert(0, (worker.chain, worker.remaining))
@@ -206,4 +255,4 @@ def _read_event(line: bytes, log_path: Path) -> Record:
 def _rebuild(event: Failed, log_path: Path) -> ExperimentError:
     cls = getattr(errors, event.error, FaultError)
     message = f"{event.message} (worker log: {log_path})"
-    return cls(message) if issubclass(cls, ExperimentError) else FaultError(message)
+    return cls(message) if isinstance(cls, type) and issubclass(cls, ExperimentError) else FaultError(message)

@@ -27,18 +27,17 @@ class HFPolicy:
         self._pad_id = pad_id
         self._temperature = temperature
 
-    def use(self, model: Any) -> None:
-        """Sample from another model object from now on, for example one that a trainer has wrapped."""
-        self._model = model
-
     def sample(self, requests: Sequence[TurnRequest]) -> list[SampledTurn]:
-        """Sample every request in one padded batch; the model's training mode is restored afterwards."""
-        was_training = self._model.training
+        """Sample every request in one padded batch; the model's mode and settings are restored afterwards."""
+        was_training, settings = self._model.training, self._model.generation_config
         self._model.eval()
+        # `generate` takes whatever is unset from the model's own file, a repetition penalty for example.
+        self._model.generation_config = GenerationConfig()
         try:
             with torch.no_grad():
                 return self._generate(requests)
         finally:
+            self._model.generation_config = settings
             self._model.train(was_training)
 
     def _generate(self, requests: Sequence[TurnRequest]) -> list[SampledTurn]:

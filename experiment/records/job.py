@@ -51,9 +51,15 @@ class StarterJob(Record):
 
 
 class Job(Record):
-    """One worker's task."""
+    """What one worker process does, one task after the other."""
 
-    task: TrainJob | EvaluateJob | StarterJob
+    tasks: tuple[TrainJob | EvaluateJob | StarterJob, ...]
+
+
+class TaskStarted(Record):
+    """The events that follow belong to this task of the job."""
+
+    number: Count
 
 
 class Progressed(Record):
@@ -131,5 +137,5 @@ class Failed(Record):
 
 EVENTS: dict[str, type[Record]] = {
     cls.__name__: cls
-    for cls in (Progressed, StepDone, CheckpointDone, TrainingDone, EvaluationDone, StarterDone, Failed)
+    for cls in (TaskStarted, Progressed, StepDone, CheckpointDone, TrainingDone, EvaluationDone, StarterDone, Failed)
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from experiment.records.base import Count, Digest, Name, Positive, Record
-from experiment.records.episode import Episode
+from experiment.records.episode import Episode, ToolSpec
 from experiment.records.recipe import Recipe
 
 PLAN_SCHEMA = "experiment-plan/1"
@@ -58,6 +58,8 @@ class Plan(Record):
     inputs: tuple[FrozenInput, ...]
     environment: FrozenEnvironment
     chat_template: Digest
+    tools: tuple[ToolSpec, ...]
+    """The world's tools as the policy sees them."""
     train: tuple[Episode, ...]
     dev: tuple[Episode, ...]
     final: tuple[Episode, ...]

@@ -187,12 +187,16 @@ class StarterModel(Record):
 
 
 class FineTune(Record):
-    """One supervised stage on scripted episodes, assistant tokens only, constant learning rate."""
+    """One supervised stage on scripted episodes, assistant tokens only."""
 
     episodes: Positive
     steps: Positive
     batch_size: Positive = 8
     learning_rate: Annotated[float, Field(gt=0.0)]
+    warmup_steps: Count = 0
+    decay_share: Rate = 0.0
+    """Share of the steps, at the end, over which the learning rate falls linearly to 0; constant before."""
+    adam_beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.999
     seed: Count
     retention_share: Rate = 0.0
     """Share of retention questions among the examples."""

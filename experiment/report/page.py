@@ -212,8 +212,11 @@ def _training(run: RunFacts, figures: Figures) -> str:
         _figures(figures.family_curves("success")),
         "<h3>Reward by family</h3>",
         _figures(rewards),
-        "<h3>Groups that teach nothing</h3>",
-        _paragraph("A group whose rollouts all failed, or all succeeded, has no advantage to learn from."),
+        "<h3>Groups without contrast</h3>",
+        _paragraph(
+            "Where all rollouts of a group failed, or all succeeded, strict success tells none of them apart; only the "
+            "partial credit for form can."
+        ),
         _key({"all failed": "fail", "mixed": "mixed", "all solved": "pass"}),
         _figures(figures.group_shares()),
         "<h3>Monitors</h3>",

@@ -177,6 +177,8 @@ class Figures:
                     _draw_trend(axes, points, self._colours[arm])
                 axes.set_title(title)
                 axes.set_xlabel("step")
+                # A factor beside the axis would be overlooked, and covers the title.
+                axes.yaxis.set_major_formatter("{x:.3g}")
                 figures.append(Plot(self._svg(figure, f"monitor-{name}", f"{title} over steps"), ""))
         return figures
 

@@ -86,17 +86,26 @@ def _verdict(run: RunFacts, arm: str) -> Verdict:
 
 
 def _headline(agent: Comparison, retention: Comparison | None) -> tuple[str, Tone]:
+    direction = _direction(agent)
+    if not agent.promoted:
+        return f"Baseline retained; for diagnosis only: {direction}", "warn" if direction == "better" else "neutral"
+    if direction == "no difference shown":
+        return "No difference shown", "neutral"
+    if direction == "worse":
+        return "Worse than the baseline", "bad"
+    if retention is not None and not retention.retained:
+        return "Better, but it failed the retention gate", "warn"
+    return "Better than the baseline", "good"
+
+
+def _direction(agent: Comparison) -> Literal["better", "worse", "no difference shown"]:
     # Where all resamples are equal the interval is no evidence, so the exact test has to speak.
     is_clear = not agent.interval.degenerate or agent.sign_test_p <= _SIGNIFICANT
-    if agent.interval.high < 0 and is_clear:
-        return "Worse than the baseline", "bad"
-    if agent.interval.low <= 0 or not is_clear:
-        return "No difference shown", "neutral"
-    if not agent.promoted:
-        return "Better, but for diagnosis only", "warn"
-    if retention is not None and not retention.retained:
-        return "Better, but retention was lost", "warn"
-    return "Better than the baseline", "good"
+    if is_clear and agent.interval.high < 0:
+        return "worse"
+    if is_clear and agent.interval.low > 0:
+        return "better"
+    return "no difference shown"
 
 
 def _amount(difference: float) -> str:
@@ -116,7 +125,7 @@ def _retention(retention: Comparison | None) -> str:
     values = f"{percent(retention.before)} before and {percent(retention.after)} after on {retention.items} questions"
     if retention.retained:
         return f"retention held, with no loss observed overall or at any seed ({values})"
-    return f"retention was lost ({values})"
+    return f"retention failed its gate of no observed loss ({values})"
 
 
 def _promotion(agent: Comparison) -> str:

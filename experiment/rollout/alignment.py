@@ -26,7 +26,7 @@ from experiment.records.episode import ToolSpec
 from experiment.records.rollout import Turn
 from experiment.rollout.chat import ChatFormat
 from experiment.rollout.context import context_digest
-from experiment.rollout.episode import PlayedRollout
+from experiment.rollout.episode import PlayedRollout, is_shown
 from experiment.sealing.arrays import decode_array
 from experiment.sealing.canonical import decode
 
@@ -102,10 +102,7 @@ def _whole_problem(played: PlayedRollout, ids: Sequence[int], mask: Sequence[int
     for index, (event, native) in enumerate(zip(reached, played.native_calls, strict=True)):
         same_call = event.name == native.name and decode(event.arguments_json.encode()) == dict(native.arguments)
         same_kind = event.status == "undelivered" or (event.status == "world_error") == native.result.is_error
-        same_text = event.observation == native.result.text or event.observation.startswith(
-            native.result.text[: max(0, len(event.observation) - 4)]
-        )
-        if not (same_call and same_kind and same_text):
+        if not (same_call and same_kind and is_shown(event.observation, native.result.text)):
             return f"check 6: executed call {index} ('{native.name}') differs from the conversation's"
     return None
 

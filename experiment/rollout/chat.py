@@ -83,7 +83,9 @@ class ChatFormat:
 
     def observation(self, results: Sequence[str]) -> Observation:
         """Ids that follow a turn with calls: its closing framing, the results, and the next turn's header."""
-        framing = self._framing.setdefault(len(results), self._derive_framing(len(results)))
+        if len(results) not in self._framing:
+            self._framing[len(results)] = self._derive_framing(len(results))
+        framing = self._framing[len(results)]
         ids: list[int] = list(self._tokenizer.encode(framing[0], add_special_tokens=False))
         spans = []
         for result, after in zip(results, framing[1:], strict=True):

@@ -7,6 +7,8 @@ order of completion. A call is executed only when its turn ended properly and it
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from experiment.rollout.context import context_digest
 from experiment.sealing.arrays import encode_array
 
 _CUT_MARK = " […]"
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +174,9 @@ class RolloutLoop:
             result = session.call(call.name, dict(call.arguments))
         except FaultError as fault:
             return _event(call, "infrastructure", str(fault))
-        limit = self._sampling.max_observation_chars
-        text = result.text if len(result.text) <= limit else result.text[:limit] + _CUT_MARK
+        text = _clean(result.text)
+        if len(text) > self._sampling.max_observation_chars:
+            text = text[: self._sampling.max_observation_chars] + _CUT_MARK
         return _event(call, "world_error" if result.is_error else "delivered", text)
 
     def _finish(self, live: _Live) -> PlayedRollout:
@@ -203,6 +207,17 @@ class RolloutLoop:
             logprobs=tuple(live.logprobs),
             native_calls=tuple(live.session.native_calls()),
         )
+
+
+def is_shown(observation: str, text: str) -> bool:
+    """Whether `observation` is what the agent is shown for a tool result: all of it, or its start with the mark."""
+    whole, kept = _clean(text), observation.removesuffix(_CUT_MARK)
+    return observation == whole or (kept != observation and len(kept) < len(whole) and whole.startswith(kept))
+
+
+def _clean(text: str) -> str:
+    """The text as token ids and records can carry it: no lone surrogates, and NFC, which tokenizers may enforce."""
+    return unicodedata.normalize("NFC", _SURROGATES.sub("\ufffd", text))
 
 
 _REFUSALS: dict[CallStatus, str] = {

@@ -14,14 +14,18 @@ from experiment.sealing.files import write_atomic
 
 
 def write_evidence(path: Path, records: Iterable[Record]) -> str:
-    """Write one record per line and return the BLAKE3 of the file.
+    """Write one record per line and return the BLAKE3 of the lines.
+
+    A step that is done again must come out the same. Where it does not, the first file stays and the new lines go
+    beside it, with `.differs` after the name.
 
     Raises:
         StorageError: The file system refused the write.
     """
     data = b"".join(encode_record(record) + b"\n" for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, data)
+    is_other = path.exists() and path.read_bytes() != data
+    write_atomic(path.with_name(f"{path.name}.differs") if is_other else path, data)
     return digest_bytes(data)
 
 

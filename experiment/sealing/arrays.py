@@ -37,6 +37,4 @@ def decode_array(text: str, dtype: DType) -> np.ndarray[Any, Any]:
     if len(data) % stored.itemsize:
         msg = f"{len(data)} bytes are not a whole number of {dtype} elements"
         raise ValueError(msg)
-    array = np.frombuffer(data, dtype=stored).astype(np.dtype(dtype), copy=False)
-    array.flags.writeable = False
-    return array
+    return np.frombuffer(data, dtype=stored)

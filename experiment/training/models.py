@@ -30,8 +30,13 @@ def load_model(path: Path, compute: Compute) -> Any:
 
 
 def load_adapter(model: Any, checkpoint: Path) -> Any:
-    """The model with a checkpoint's adapter on top, in evaluation mode."""
-    return PeftModel.from_pretrained(model, checkpoint).eval()
+    """The model with a checkpoint's adapter, in evaluation mode.
+
+    In float32 the adapter is merged into the weights, as it is for sampling in training; in bfloat16 it stays apart,
+    because merging would round most of it away.
+    """
+    policy = PeftModel.from_pretrained(model, checkpoint)
+    return (policy.merge_and_unload() if model.dtype == torch.float32 else policy).eval()
 
 
 def lora_config(lora: Lora) -> LoraConfig:

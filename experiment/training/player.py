@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from experiment.errors import AlignmentError
+from experiment.environments.base import Environment
+from experiment.errors import AlignmentError, FaultError
 from experiment.records.entry import FamilyRates
-from experiment.records.episode import ToolSpec
 from experiment.records.plan import Plan
 from experiment.records.recipe import Arm
 from experiment.records.rollout import INVALID_STATUSES, Rollout, TrainedRollout
@@ -19,6 +19,7 @@ from experiment.rollout.chat import ChatFormat
 from experiment.rollout.episode import Attempt, PlayedRollout, RolloutLoop
 from experiment.sealing.arrays import decode_array, encode_array
 from experiment.sealing.seeds import derive_seed
+from experiment.training.sampler import Sampler
 
 
 @dataclass(slots=True)
@@ -38,13 +39,17 @@ class PlayedStep:
 class StepPlayer:
     """Plays the plan's schedule for one arm."""
 
-    def __init__(self, plan: Plan, arm: Arm, loop: RolloutLoop, chat: ChatFormat, tools: Sequence[ToolSpec]) -> None:
+    def __init__(self, plan: Plan, arm: Arm, chat: ChatFormat, environment: Environment) -> None:
         self.plan = plan
         self.arm = arm
-        self._loop = loop
         self._chat = chat
-        self._tools = tools
+        self._environment = environment
+        self._sampler: Sampler | None = None
         self._episodes = {episode.id: episode for episode in plan.train}
+
+    def sample_from(self, sampler: Sampler) -> None:
+        """Sample from a trainer's model, which exists only after the trainer that plays through this object."""
+        self._sampler = sampler
 
     def play(self, step: int, episode_ids: Sequence[str]) -> PlayedStep:
         """Play the step's groups; `episode_ids` is what the trainer's data loader yielded.
@@ -57,15 +62,20 @@ class StepPlayer:
         if list(episode_ids) != expected:
             message = f"step {step}: the trainer asked for other episodes than the plan's schedule"
             raise AlignmentError(message)
+        if self._sampler is None:
+            message = f"step {step}: there is no policy to sample from yet"
+            raise FaultError(message)
         started = time.perf_counter()
+        self._sampler.refresh()
+        loop = RolloutLoop(self._sampler.policy, self._chat, self._environment, self.plan.recipe.sampling)
         attempts = [Attempt(self._episodes[each], index % group) for index, each in enumerate(expected)]
         root = self.plan.recipe.seed
-        played = self._loop.play(
+        played = loop.play(
             attempts,
             lambda attempt, turn: derive_seed(root, "train", step, attempt.episode.id, attempt.rollout, turn),
         )
         for each in played:
-            verify_alignment(each, self._chat, self._tools)
+            verify_alignment(each, self._chat, self._environment.tools)
         weight = self.plan.recipe.training.format_weight
         return PlayedStep(
             step=step,

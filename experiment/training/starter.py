@@ -35,6 +35,8 @@ from experiment.training.blank import build_model, build_tokenizer
 from experiment.training.determinism import configure
 
 Emit = Callable[[Record], None]
+_MICRO_BATCHES = 2
+_Row = dict[str, list[int]]
 CONTENTS_FILE = "supervised-contents.json"
 
 
@@ -171,7 +173,7 @@ def _accepted(example: _Example) -> bool:
     return session.verify(example.turns[-1].text).success
 
 
-def _tokenize(example: _Example, chats: dict[str, ChatFormat]) -> dict[str, list[int]]:
+def _tokenize(example: _Example, chats: dict[str, ChatFormat]) -> _Row:
     """Ids exactly as a rollout would have them, with labels on the assistant's own tokens."""
     chat = chats[example.environment.name]
     session = example.environment.open(example.episode)
@@ -197,19 +199,35 @@ class _Stage:
     examples: Sequence[_Example]
 
 
+def _in_batches(rows: Sequence[_Row], settings: FineTune) -> list[_Row]:
+    """The rows of all steps in order; within a step by length, so that its micro-batches need little padding."""
+    ordered: list[_Row] = []
+    for step in range(settings.steps):
+        start = step * settings.batch_size
+        batch = [rows[(start + offset) % len(rows)] for offset in range(settings.batch_size)]
+        ordered += sorted(batch, key=lambda row: len(row["input_ids"]))
+    return ordered
+
+
 def _fine_tune(stage: _Stage, model: Any, tokenizer: Any, job: StarterJob, emit: Emit) -> Any:
     name, settings, examples = stage.name, stage.settings, stage.examples
     environments = {example.environment.name: example.environment for example in examples}
     chats = {key: ChatFormat(tokenizer, environment.tools) for key, environment in environments.items()}
-    rows = [_tokenize(example, chats) for example in examples]
+    rows = _in_batches([_tokenize(example, chats) for example in examples], settings)
+    decay = round(settings.steps * settings.decay_share)
     trainer = SFTTrainer(
         model=model,
         args=SFTConfig(
             output_dir=f"{job.output_dir}.work/{name}",
             max_steps=settings.steps,
-            per_device_train_batch_size=settings.batch_size,
+            per_device_train_batch_size=settings.batch_size // _MICRO_BATCHES,
+            gradient_accumulation_steps=_MICRO_BATCHES,
+            train_sampling_strategy="sequential",
             learning_rate=settings.learning_rate,
-            lr_scheduler_type="constant",
+            lr_scheduler_type="warmup_stable_decay" if decay else "constant",
+            lr_scheduler_kwargs={"num_decay_steps": decay, "decay_type": "linear"} if decay else {},
+            warmup_steps=settings.warmup_steps,
+            adam_beta2=settings.adam_beta2,
             max_length=None,
             bf16=False,
             use_cpu=job.recipe.compute.device == "cpu",

@@ -14,18 +14,17 @@ from transformers import TrainerCallback
 
 from experiment.environments.base import Environment
 from experiment.errors import FaultError, PlanError
-from experiment.policies.hf import HFPolicy
 from experiment.records.base import Record
 from experiment.records.entry import StepFacts
 from experiment.records.job import CheckpointDone, Progressed, StepDone, TrainingDone, TrainJob
 from experiment.records.plan import Plan
 from experiment.rollout.chat import ChatFormat
-from experiment.rollout.episode import RolloutLoop
 from experiment.rollout.evidence import write_evidence
 from experiment.training.checkpoint import open_checkpoint, seal_checkpoint
 from experiment.training.determinism import configure
 from experiment.training.models import load_baseline, load_tokenizer
 from experiment.training.player import PlayedStep, StepPlayer, family_rates, sampler_gaps, trained_rollouts
+from experiment.training.sampler import build_sampler
 from experiment.training.state import parts, reference_digest, trainer_state
 from experiment.training.trainer import RecordedGRPOTrainer, build_trainer
 
@@ -52,8 +51,7 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
     tokenizer = load_tokenizer(recipe)
     model = load_baseline(recipe)
     chat = ChatFormat(tokenizer, environment.tools)
-    policy = HFPolicy(model, end_id=chat.end_id, pad_id=tokenizer.pad_token_id, temperature=recipe.sampling.temperature)
-    player = StepPlayer(plan, arm, RolloutLoop(policy, chat, environment, recipe.sampling), chat, environment.tools)
+    player = StepPlayer(plan, arm, chat, environment)
     trainer = build_trainer(
         player,
         model=model,
@@ -61,7 +59,8 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
         work_dir=job.work_dir,
         sealed_state=sealed,
     )
-    policy.use(trainer.accelerator.unwrap_model(trainer.model))
+    trained = trainer.accelerator.unwrap_model(trainer.model)
+    player.sample_from(build_sampler(recipe, trained, end_id=chat.end_id, pad_id=tokenizer.pad_token_id))
     recorder = _Recorder(job, plan, trainer, emit, stop_requested)
     trainer.add_callback(recorder)
     trainer.checkpoint_saved = recorder.seal
@@ -70,7 +69,7 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
         TrainingDone(
             step=trainer.state.global_step,
             state=tuple(trainer_state(trainer).items()),
-            reference=reference_digest(trainer.accelerator.unwrap_model(trainer.model)),
+            reference=reference_digest(trained),
         )
     )
 

@@ -17,7 +17,7 @@ from experiment.environments.base import Environment
 from experiment.environments.catalogue import build_retention, build_world
 from experiment.errors import ExperimentError, PlanError
 from experiment.records.base import Record
-from experiment.records.job import EvaluateJob, Failed, Job, StarterJob, TrainJob
+from experiment.records.job import EvaluateJob, Failed, Job, StarterJob, TaskStarted, TrainJob
 from experiment.records.plan import Plan
 from experiment.records.verdict import Suite
 from experiment.sealing.canonical import decode_record, encode
@@ -26,12 +26,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(job_path: str) -> int:
-    """Do the job; the exit code is 0, or that of the error that was reported."""
+    """Do the job's tasks in order; the exit code is 0, or that of the error that was reported."""
     emit = _channel()
     stop = _stop_flag()
     _die_with_parent()
     try:
-        _do(decode_record(Job, Path(job_path).read_bytes()).task, emit, stop)
+        for number, task in enumerate(decode_record(Job, Path(job_path).read_bytes()).tasks):
+            if stop():
+                break
+            emit(TaskStarted(number=number))
+            _do(task, emit, stop)
     except ExperimentError as error:
         emit(Failed(error=type(error).__name__, message=str(error)))
         return error.exit_code

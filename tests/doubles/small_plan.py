@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from experiment.environments.german_tools.environment import GermanTools
 from experiment.records.episode import Episode, Message
 from experiment.records.plan import FrozenEnvironment, FrozenInput, Plan, PowerRow, ScheduledStep
 from experiment.records.recipe import (
@@ -111,6 +112,7 @@ def small_plan(recipe: Recipe) -> Plan:
         environment=FrozenEnvironment(
             python="3.11.0", implementation="CPython", machine="x86_64", distributions=(("numpy", "2.0.0"),)
         ),
+        tools=GermanTools().tools,
         chat_template=digest_bytes(b"template"),
         train=train,
         dev=episode_set("dev", sets.dev.count, "german_tools", FAMILIES),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from experiment.errors import ExperimentError
-from experiment.records.entry import CheckpointSealed
+from experiment.records.entry import CheckpointSealed, Resume
 from experiment.sealing.trees import seal_tree
 from tests.doubles.crashing_files import RecordingFiles, disk_after, pending
 from tests.doubles.small_journal import note, resume, start
@@ -57,6 +57,13 @@ def _record(root: Path, forgets: str | None) -> list[Operation]:
     _append(writer, files, "ckpt.sealed", _seal(run_dir, files))
     writer.mark()
     writer.release()
+    (run_dir / "evidence").mkdir()
+    (run_dir / "evidence" / "orphan").write_bytes(b"orphan")
+    for path in (run_dir / "evidence", run_dir / "evidence" / "orphan"):
+        files.given(path)
+        files.fsync_path(path)
+    files.fsync_path(run_dir / "evidence")
+    files.fsync_path(run_dir)
     writer = resume(run_dir, files)
     files.note("ack", "", data=writer.entries[-1].hash.encode())
     _append(writer, files, "warn")
@@ -95,6 +102,10 @@ def _check(run_dir: Path, acknowledged: list[str]) -> None:
     if [entry.hash for entry in writer.entries][: len(acknowledged)] != acknowledged:
         msg = "an acknowledged record is gone"
         raise LostError(msg)
+    for entry in writer.entries:
+        if isinstance(entry.body, Resume) and not all((run_dir / path).exists() for path in entry.body.moved):
+            msg = "something that a record says was moved to recovery is not there"
+            raise LostError(msg)
 
 
 def _try_all(tmp_path: Path, log: list[Operation]) -> int:
@@ -128,6 +139,7 @@ def test_nothing_acknowledged_is_ever_lost(tmp_path: Path) -> None:
         "*/.partial-1/inner",
         "run/checkpoints/grpo",
         "run/checkpoints",
+        "run/recovery",
     ],
 )
 def test_every_fsync_is_needed(tmp_path: Path, forgets: str) -> None:

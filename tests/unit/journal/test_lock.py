@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,55 +22,51 @@ HOLD = """
 import os, pathlib, sys
 from experiment.journal.lock import RunLock
 lock = RunLock.acquire(pathlib.Path(sys.argv[1]), "small")
-child = os.fork() if "fork" in sys.argv else 1
-if child == 0:
-    sys.stdin.buffer.raw.read()
-    os._exit(0)
-print("held", flush=True)
+is_parent = "fork" in sys.argv and os.fork()
+if not is_parent:
+    print("held", flush=True)
 sys.stdin.buffer.raw.read()
 """
 
 
-def _holder(run_dir: Path, repository: Path, *options: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
+@contextmanager
+def _holder(run_dir: Path, repository: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that holds the lock; it, or the child that it forked, has said that it runs."""
+    with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(run_dir), *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(repository)},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"held\n"
-    return process
-
-
-def _finish(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.communicate()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_second_process_is_told_who_works_on_the_run(tmp_path: Path, repository: Path) -> None:
-    process = _holder(tmp_path, repository)
-    holder = Holder.model_validate_json((tmp_path / "lock").read_bytes())
-    # Number and start together tell a process from a later one with the same number.
-    assert holder.start == Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    with pytest.raises(LockedError, match=rf"in use by pid {process.pid} on .+, started 20\d\d-\d\d-\d\dT"):
-        RunLock.acquire(tmp_path, "small")
-    process.send_signal(signal.SIGSTOP)
-    with pytest.raises(LockedError, match=f"pid {process.pid}"):
-        RunLock.acquire(tmp_path, "small")
-    _finish(process)
+    with _holder(tmp_path, repository) as process:
+        holder = Holder.model_validate_json((tmp_path / "lock").read_bytes())
+        # Number and start together tell a process from a later one with the same number.
+        assert holder.start == Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        with pytest.raises(LockedError, match=rf"in use by pid {process.pid} on .+, started 20\d\d-\d\d-\d\dT"):
+            RunLock.acquire(tmp_path, "small")
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(LockedError, match=f"pid {process.pid}"):
+            RunLock.acquire(tmp_path, "small")
     RunLock.acquire(tmp_path, "small").release()
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path, repository: Path) -> None:
-    process = _holder(tmp_path, repository, "fork")
-    with pytest.raises(LockedError):
-        RunLock.acquire(tmp_path, "small")
-    process.kill()
-    process.wait()
-    # The child still lives: it waits for the pipe that this process holds open.
-    RunLock.acquire(tmp_path, "small").release()
-    process.communicate()
+    with _holder(tmp_path, repository, "fork") as process:
+        with pytest.raises(LockedError):
+            RunLock.acquire(tmp_path, "small")
+        process.kill()
+        process.wait()
+        # The child still lives: it waits for the pipe that this process holds open.
+        RunLock.acquire(tmp_path, "small").release()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

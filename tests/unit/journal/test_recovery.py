@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from pathlib import Path
+
+import pytest
 
 from experiment.journal.chain import Artifact
 from experiment.journal.reader import read_journal
+from experiment.journal.writer import JournalWriter
 from experiment.records.entry import Resume
 from experiment.sealing.digests import digest_bytes
 from experiment.sealing.trees import verify_tree
-from tests.doubles.crashing_files import CrashingFiles
+from tests.doubles.crashing_files import Crash, CrashingFiles
 from tests.doubles.small_journal import note, resume, seal_checkpoint, start
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from experiment.journal.writer import JournalWriter
 
 
 def _moved(writer: JournalWriter) -> tuple[str, ...]:
@@ -83,10 +82,11 @@ def test_links_among_the_evidence_are_moved_and_not_followed(tmp_path: Path) -> 
     start(tmp_path).release()
     (tmp_path / "outside").write_bytes(b"precious")
     (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / "folder").symlink_to("..")
     (tmp_path / "evidence" / "link").symlink_to("../outside")
     writer = resume(tmp_path)
     writer.release()
-    assert _moved(writer) == ("recovery/000001-evidence+link",)
+    assert _moved(writer) == ("recovery/000001-evidence+folder", "recovery/000001-evidence+link")
     assert (tmp_path / "outside").read_bytes() == b"precious"
 
 
@@ -103,6 +103,20 @@ def test_temporary_heads_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".head.json.0011.tmp").write_bytes(b"half")
     resume(tmp_path).release()
     assert not (tmp_path / ".head.json.0011.tmp").exists()
+
+
+def test_a_head_that_was_never_written_is_written_before_a_second_record(tmp_path: Path) -> None:
+    start(tmp_path / "left").release()
+    (tmp_path / "left" / "head.json").unlink()
+    files = CrashingFiles()
+    shutil.copytree(tmp_path / "left", tmp_path / "count")
+    resume(tmp_path / "count", files).release()
+    for at in range(files.count):
+        shutil.copytree(tmp_path / "left", tmp_path / str(at))
+        with pytest.raises(Crash):
+            resume(tmp_path / str(at), CrashingFiles(at))
+        resume(tmp_path / str(at)).release()
+        assert read_journal(tmp_path / str(at)).watermark is not None
 
 
 def test_records_beyond_the_watermark_are_kept_and_written_once_more(tmp_path: Path) -> None:

@@ -124,6 +124,15 @@ def test_what_a_reader_would_refuse_never_reaches_the_disk(
     assert len(read_journal(tmp_path).entries) == 2
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_body_that_would_read_back_as_another_value_is_refused(tmp_path: Path) -> None:
+    writer = start(tmp_path)
+    with pytest.raises(ValueError, match="reads back as another value"):
+        writer.append("warn", note("one").model_copy(update={"message": b"bytes"}))
+    writer.release()
+    assert len(read_journal(tmp_path).entries) == 1
+
+
 @pytest.mark.parametrize("path", ["", "/a", "a//b", "../a", "a/.", "a\\b", "a\nb", "u\u0308"])
 def test_artifact_paths_that_could_leave_the_run_are_refused(tmp_path: Path, path: str) -> None:
     writer = start(tmp_path)

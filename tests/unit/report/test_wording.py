@@ -33,17 +33,22 @@ CLEAR = Interval(low=0.1, high=0.3, degenerate=False)
 @pytest.mark.parametrize(
     ("changes", "headline", "tone"),
     [
-        ({"interval": CLEAR, "promoted": True}, "Better than the baseline", "good"),
-        ({"interval": CLEAR, "promoted": False}, "Better, but for diagnosis only", "warn"),
-        ({"interval": CLEAR, "promoted": True, "retained": False}, "Better, but retention was lost", "warn"),
+        ({"interval": CLEAR}, "Better than the baseline", "good"),
+        ({"interval": CLEAR, "retained": False}, "Better, but it failed the retention gate", "warn"),
         ({"interval": Interval(low=0.0, high=0.3, degenerate=False)}, "No difference shown", "neutral"),
         ({"interval": Interval(low=-0.3, high=-0.1, degenerate=False)}, "Worse than the baseline", "bad"),
+        ({"interval": CLEAR, "promoted": False}, "Baseline retained; for diagnosis only: better", "warn"),
+        (
+            {"interval": Interval(low=-0.3, high=-0.1, degenerate=False), "promoted": False},
+            "Baseline retained; for diagnosis only: worse",
+            "neutral",
+        ),
     ],
 )
 def test_the_headline_follows_from_interval_retention_and_promotion(
     run: RunFacts, changes: dict[str, Any], headline: str, tone: str
 ) -> None:
-    verdict = verdict_on(run, **changes)
+    verdict = verdict_on(run, **{"promoted": True, **changes})
 
     assert (verdict.headline, verdict.tone) == (headline, tone)
 
@@ -51,7 +56,7 @@ def test_the_headline_follows_from_interval_retention_and_promotion(
 def test_an_interval_without_width_needs_the_exact_test_to_agree(run: RunFacts) -> None:
     point = Interval(low=1.0, high=1.0, degenerate=True)
 
-    assert verdict_on(run, interval=point, sign_test_p=1.0).headline == "No difference shown"
+    assert verdict_on(run, interval=point, sign_test_p=1.0, promoted=True).headline == "No difference shown"
     assert verdict_on(run, interval=point, sign_test_p=0.01, promoted=True).headline == "Better than the baseline"
 
 

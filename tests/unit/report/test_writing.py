@@ -106,7 +106,7 @@ def test_the_verdict_comes_before_everything_else(page: Page) -> None:
     "title",
     [
         "Final assessment", "Selection", "Training", "Strict success by family", "Reward by family",
-        "Groups that teach nothing", "Monitors", "How rollouts ended", "Tokens and errors", "Qualification",
+        "Groups without contrast", "Monitors", "How rollouts ended", "Tokens and errors", "Qualification",
         "What this result does and does not establish", "Preregistration", "Check it yourself",
     ],
 )  # fmt: skip

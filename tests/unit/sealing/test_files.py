@@ -9,7 +9,7 @@ import pytest
 
 from experiment.errors import StorageError
 from experiment.sealing import files
-from experiment.sealing.files import FILES, rename_exclusively, write_atomic
+from experiment.sealing.files import FILES, Files, rename_exclusively, write_atomic
 from tests.doubles.crashing_files import Crash, CrashingFiles
 
 if TYPE_CHECKING:
@@ -87,6 +87,39 @@ def test_an_exclusive_file_is_not_opened_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         FILES.create(tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_short_write_is_an_error() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with pytest.raises(OSError, match=r"short write: \d+ of 4194304 bytes"):
+        FILES.write(writing, bytes(1 << 22))
+    os.close(reading)
+    os.close(writing)
+
+
+def test_names_above_a_file_are_made_durable_once(tmp_path: Path) -> None:
+    class Noting(Files):
+        def fsync_path(self, path: Path) -> None:
+            noted.append(path)
+
+    noted: list[Path] = []
+    files = Noting()
+    files.anchor(tmp_path / "a" / "b")
+    assert noted == [tmp_path / "a", tmp_path, *tmp_path.parents]
+    files.anchor(tmp_path / "a" / "c")
+    assert noted[-1] == tmp_path / "a"
+    assert len(noted) == len(tmp_path.parents) + 3
+
+
+def test_an_atomic_write_makes_the_names_above_it_durable(tmp_path: Path) -> None:
+    class Noting(Files):
+        def anchor(self, folder: Path) -> None:
+            anchored.append(folder)
+
+    anchored: list[Path] = []
+    write_atomic(tmp_path / "file", b"new", files=Noting())
+    assert anchored == [tmp_path]
 
 
 def test_a_rewrite_keeps_contents_and_length(tmp_path: Path) -> None:

@@ -143,6 +143,13 @@ def test_a_file_that_changes_while_it_is_read_has_no_identity(tmp_path: Path, mo
         scan_tree(root)
 
 
+def test_what_lies_on_another_file_system_is_refused(tmp_path: Path) -> None:
+    status = tmp_path.stat()
+    trees._check_kind(status, status.st_dev, tmp_path)
+    with pytest.raises(UsageError, match="another file system"):
+        trees._check_kind(status, status.st_dev + 1, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a" * 256, "ü" * 128, "\x00", "\x7f", "\x85"])
 def test_a_bad_name_has_a_reason(name: str) -> None:
     assert name_problem(name)
@@ -202,6 +209,18 @@ def test_nothing_is_sealed_twice_or_over_something(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already sealed"):
         seal_tree(_make(tmp_path / "partial"), tmp_path / "final")
     assert not (tmp_path / "partial" / "seal.json").exists()
+
+
+def test_a_directory_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    class Overtaken(CrashingFiles):
+        def create(self, path: Path) -> int:
+            (tmp_path / "final").mkdir()
+            return super().create(path)
+
+    with pytest.raises(StorageError, match="File exists"):
+        seal_tree(_make(tmp_path / "partial"), tmp_path / "final", files=Overtaken())
+    assert not any((tmp_path / "final").iterdir())
+    assert (tmp_path / "partial" / "seal.json").exists()
 
 
 SEAL_OPERATIONS = 11

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiment.environments.catalogue import build_world
+from experiment.errors import PlanError, UsageError
+from experiment.pipeline.prepare import fresh_plan_dir, load_plan, prepare
+from experiment.records.plan import Plan
+from experiment.sealing.canonical import encode_record
+from tests.unit.pipeline.conftest import RECIPE, SMALL, Bench
+
+OUTPUT = Path("plans/one")
+ROW = '{"question":"Anna hat 3 Äpfel und isst 1. Wie viele bleiben?","answer_number":2}\n'
+OTHER_ROW = '{"question":"Ben hat 5 Nüsse und findet 2. Wie viele sind es?","answer_number":7}\n'
+
+
+def test_a_plan_is_written_with_its_seal_and_read_back(bench: Bench) -> None:
+    plan = prepare(bench.recipe(), RECIPE, OUTPUT)
+    assert sorted(path.name for path in OUTPUT.iterdir()) == ["plan.json", "plan.seal"]
+    assert load_plan(OUTPUT / "plan.json")[0] == plan
+    assert plan.name == "one"
+    assert plan.recipe == bench.recipe()
+
+
+def test_equal_recipes_and_inputs_give_equal_bytes(bench: Bench) -> None:
+    for folder in ("a", "b"):
+        prepare(bench.recipe(), RECIPE, Path(folder) / "one")
+    assert Path("a/one/plan.json").read_bytes() == Path("b/one/plan.json").read_bytes()
+    assert Path("a/one/plan.seal").read_bytes() == Path("b/one/plan.seal").read_bytes()
+
+
+def test_another_process_prepares_the_same_bytes_without_loading_torch(bench: Bench, repository: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from experiment.pipeline.prepare import prepare; from experiment.pipeline.recipes import load_recipe\n"
+        "prepare(load_recipe(Path(sys.argv[1]), sys.argv[2:]), Path(sys.argv[1]), Path('other/one'))\n"
+        "heavy = {'torch', 'transformers', 'trl', 'peft', 'safetensors', 'tokenizers', 'datasets', 'accelerate'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(repository), "PYTHONHASHSEED": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(RECIPE), *SMALL], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+    prepare(bench.recipe(), RECIPE, OUTPUT)
+    assert Path("other/one/plan.json").read_bytes() == (OUTPUT / "plan.json").read_bytes()
+
+
+def test_sets_have_the_planned_sizes_and_share_nothing(bench: Bench) -> None:
+    plan = prepare(bench.recipe(), RECIPE, OUTPUT)
+    sets = (plan.train, plan.dev, plan.final, plan.retention_dev, plan.retention_final)
+    assert [len(each) for each in sets] == [8, 6, 6, 4, 4]
+    episodes = [episode for each in sets for episode in each]
+    assert len({episode.id for episode in episodes}) == len({episode.content for episode in episodes}) == 28
+
+
+def test_sets_of_equal_seeds_share_nothing_either(bench: Bench) -> None:
+    seeds = [f"episodes.{name}.seed=7" for name in ("train", "dev", "final")]
+    plan = prepare(bench.recipe(*seeds), RECIPE, OUTPUT)
+    contents = [episode.content for each in (plan.train, plan.dev, plan.final) for episode in each]
+    assert len(set(contents)) == 20
+
+
+def test_no_set_has_a_task_that_the_baseline_was_taught(bench: Bench) -> None:
+    untaught = prepare(bench.recipe(), RECIPE, OUTPUT)
+    taught = sorted({episode.content for episode in (*untaught.train[:3], *untaught.final[:2])})
+    bench.teach(taught)
+    plan = prepare(bench.recipe(), RECIPE, Path("plans/two"))
+    assert list(plan.supervised) == taught
+    used = {episode.content for each in (plan.train, plan.dev, plan.final) for episode in each}
+    assert not used & set(taught)
+
+
+def test_more_episodes_than_there_are_is_refused(bench: Bench) -> None:
+    before = bench.files()
+    with pytest.raises(UsageError):
+        prepare(bench.recipe("retention.final.count=9000"), RECIPE, OUTPUT)
+    assert bench.files() == before
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(bench: Bench) -> None:
+    OUTPUT.mkdir(parents=True)
+    (OUTPUT / "notes.txt").write_text("mine")
+    before = bench.files()
+    with pytest.raises(UsageError, match="plans/one: not empty, it holds notes.txt"):
+        prepare(bench.recipe(), RECIPE, OUTPUT)
+    assert bench.files() == before
+
+
+def test_an_empty_folder_is_accepted(bench: Bench) -> None:
+    OUTPUT.mkdir(parents=True)
+    assert prepare(bench.recipe(), RECIPE, OUTPUT).name == "one"
+
+
+def test_an_output_that_is_a_file_is_refused(bench: Bench) -> None:
+    Path("plans").mkdir()
+    OUTPUT.write_text("mine")
+    with pytest.raises(UsageError, match="plans/one: is not a folder"):
+        prepare(bench.recipe(), RECIPE, OUTPUT)
+    assert OUTPUT.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["One", "two words", "ünü", ".one", "x" * 64])
+def test_a_folder_whose_name_cannot_be_a_plans_is_refused(bench: Bench, name: str) -> None:
+    before = bench.files()
+    with pytest.raises(UsageError, match="cannot be the name of a plan or run") as caught:
+        prepare(bench.recipe(), RECIPE, Path("plans") / name)
+    assert "lower-case letters" in caught.value.remedy
+    assert bench.files() == before
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "crlf.jsonl", "bom.jsonl", "blank.jsonl", "double.jsonl"])
+def test_a_question_file_that_is_not_clean_is_refused_and_nothing_written(bench: Bench, name: str) -> None:
+    for file, text in (
+        ("crlf.jsonl", ROW.replace("\n", "\r\n")),
+        ("bom.jsonl", f"\ufeff{ROW}"),
+        ("blank.jsonl", f"{ROW}\n{OTHER_ROW}"),
+        ("double.jsonl", ROW + ROW),
+    ):
+        Path(file).write_bytes(text.encode())
+    before = bench.files()
+    with pytest.raises(UsageError, match=name):
+        prepare(bench.recipe(f"retention.dev={name}"), RECIPE, OUTPUT)
+    assert bench.files() == before
+
+
+def test_a_missing_final_newline_changes_no_count(bench: Bench) -> None:
+    Path("with.jsonl").write_text(ROW + OTHER_ROW, encoding="utf-8")
+    Path("without.jsonl").write_text((ROW + OTHER_ROW).rstrip("\n"), encoding="utf-8")
+    plans = [
+        prepare(bench.recipe(f"retention.dev={name}.jsonl"), RECIPE, Path("plans") / name)
+        for name in ("with", "without")
+    ]
+    assert plans[0].retention_dev == plans[1].retention_dev
+    assert len(plans[0].retention_dev) == 2
+    assert [each.digest for each in plans[0].inputs] != [each.digest for each in plans[1].inputs]
+
+
+def test_two_items_of_one_id_are_refused_with_their_lines(bench: Bench) -> None:
+    rows = [row.replace('{"q', '{"id":"7","q') for row in (ROW, OTHER_ROW)]
+    Path("dev.jsonl").write_text("".join(rows), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"dev.jsonl, line 2: 'id 7' is also in line 1"):
+        prepare(bench.recipe("retention.dev=dev.jsonl"), RECIPE, OUTPUT)
+
+
+def test_one_task_in_two_sets_is_refused_with_both_positions(bench: Bench) -> None:
+    Path("dev.jsonl").write_text(OTHER_ROW + ROW, encoding="utf-8")
+    Path("final.jsonl").write_text(ROW, encoding="utf-8")
+    before = bench.files()
+    with pytest.raises(UsageError) as caught:
+        prepare(bench.recipe("retention.dev=dev.jsonl", "retention.final=final.jsonl"), RECIPE, OUTPUT)
+    assert str(caught.value) == (
+        "retention-final, position 0 (retention-final-0000): the same task as "
+        "retention-dev, position 1 (retention-dev-0001)"
+    )
+    assert bench.files() == before
+
+
+def test_a_task_from_a_file_that_the_baseline_was_taught_is_refused(bench: Bench) -> None:
+    Path("dev.jsonl").write_text(ROW, encoding="utf-8")
+    plan = prepare(bench.recipe("retention.dev=dev.jsonl"), RECIPE, OUTPUT)
+    bench.teach([plan.retention_dev[0].content])
+    with pytest.raises(UsageError, match=r"position 0 \(retention-dev-0000\): the same task as the supervised data"):
+        prepare(bench.recipe("retention.dev=dev.jsonl"), RECIPE, Path("plans/two"))
+
+
+@pytest.mark.parametrize("text", ["{}", "[1", '["a", "a"]'])
+def test_a_broken_list_of_what_was_taught_is_refused(bench: Bench, text: str) -> None:
+    (bench.baseline / "supervised-contents.json").write_text(text)
+    with pytest.raises(UsageError, match="supervised-contents.json"):
+        prepare(bench.recipe(), RECIPE, OUTPUT)
+
+
+def test_a_provenance_of_another_version_is_refused(bench: Bench) -> None:
+    (bench.baseline / "provenance.json").write_text('{"origin":"elsewhere"}')
+    with pytest.raises(UsageError, match="provenance.json: not a provenance of this version"):
+        prepare(bench.recipe(), RECIPE, OUTPUT)
+
+
+def test_episodes_are_those_of_the_world(bench: Bench) -> None:
+    plan = prepare(bench.recipe(), RECIPE, OUTPUT)
+    world = build_world(plan.recipe.world)
+    for episode in plan.train:
+        turns = world.solve(episode)
+        session = world.open(episode)
+        for turn in turns:
+            for name, arguments in turn.calls:
+                session.call(name, dict(arguments))
+        assert session.verify(turns[-1].text).success
+
+
+def test_fresh_folders_count_up(bench: Bench) -> None:
+    assert fresh_plan_dir("mine") == Path("plans/mine-001")
+    Path("plans/mine-001").mkdir(parents=True)
+    assert fresh_plan_dir("mine") == Path("plans/mine-002")
+
+
+@pytest.fixture
+def plan(bench: Bench) -> Plan:
+    return prepare(bench.recipe(), RECIPE, OUTPUT)
+
+
+def test_a_plan_that_does_not_fit_its_seal_is_refused(plan: Plan) -> None:
+    path = OUTPUT / "plan.json"
+    path.write_bytes(path.read_bytes().replace(b'"steps":6', b'"steps":7'))
+    with pytest.raises(PlanError, match=r"plans/one/plan.json: its bytes do not fit plan.seal"):
+        load_plan(path)
+
+
+def test_a_seal_of_another_plan_is_refused(plan: Plan) -> None:
+    (OUTPUT / "plan.seal").write_text("0" * 64)
+    with pytest.raises(PlanError, match="do not fit plan.seal"):
+        load_plan(OUTPUT / "plan.json")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.seal"])
+def test_a_missing_file_of_a_plan_is_a_usage_error_that_names_it(plan: Plan, name: str) -> None:
+    (OUTPUT / name).unlink()
+    with pytest.raises(UsageError, match=f"plans/one/{name}: cannot be read") as caught:
+        load_plan(OUTPUT / "plan.json")
+    assert "--plan" in caught.value.remedy
+
+
+def test_a_plan_is_canonical(plan: Plan) -> None:
+    assert (OUTPUT / "plan.json").read_bytes() == encode_record(plan)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiment.errors import UsageError
+from experiment.pipeline.template import verify_template
+from experiment.sealing.digests import digest_bytes
+
+KEEPS = """
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {{- '<tool>' ~ message.content ~ '</tool>' }}
+    {%- else %}
+        {{- '<|im_start|>' ~ message.role ~ '\n' ~ message.content }}
+        {%- for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
+"""
+# What stock templates of reasoning models do: only what follows the last user message keeps its reasoning, and a tool
+# result counts as one.
+DROPS = KEEPS.replace(
+    "message.content }}\n        {%- for",
+    "(message.content if loop.last else message.content.split('</think>')[-1]) }}\n        {%- for",
+)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def _write(tokenizer: Path, template: str) -> None:
+    (tokenizer / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def test_the_shipped_template_keeps_earlier_text(tokenizer: Path, repository: Path) -> None:
+    shipped = repository / "experiment/training/chat_template.jinja"
+    shutil.copyfile(shipped, tokenizer / "chat_template.jinja")
+    assert verify_template(tokenizer) == digest_bytes(shipped.read_bytes())
+
+
+def test_a_template_that_keeps_earlier_text_is_accepted(tokenizer: Path) -> None:
+    _write(tokenizer, KEEPS)
+    assert verify_template(tokenizer) == digest_bytes(KEEPS.encode())
+
+
+def test_a_template_that_drops_earlier_reasoning_is_refused(tokenizer: Path) -> None:
+    assert DROPS != KEEPS
+    _write(tokenizer, DROPS)
+    with pytest.raises(UsageError, match="the chat template changes earlier text when a tool result is added"):
+        verify_template(tokenizer)
+
+
+def test_a_template_that_never_shows_reasoning_is_refused(tokenizer: Path) -> None:
+    _write(tokenizer, KEEPS.replace("message.content }}\n        {%- for", "'text' }}\n        {%- for"))
+    with pytest.raises(UsageError, match="changes earlier text"):
+        verify_template(tokenizer)
+
+
+def test_a_template_inside_the_configuration_is_found(tokenizer: Path) -> None:
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({"chat_template": KEEPS}))  # noqa: TID251
+    assert verify_template(tokenizer) == digest_bytes(KEEPS.encode())
+
+
+def test_a_template_of_its_own_goes_before_the_configuration(tokenizer: Path) -> None:
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({"chat_template": DROPS}))  # noqa: TID251
+    _write(tokenizer, KEEPS)
+    assert verify_template(tokenizer) == digest_bytes(KEEPS.encode())
+
+
+@pytest.mark.parametrize("configuration", [None, "{}", '{"chat_template": [{"name": "default"}]}'])
+def test_a_missing_template_is_refused(tokenizer: Path, configuration: str | None) -> None:
+    if configuration is not None:
+        (tokenizer / "tokenizer_config.json").write_text(configuration)
+    with pytest.raises(UsageError, match="no chat template") as caught:
+        verify_template(tokenizer)
+    assert "inputs.tokenizer" in caught.value.remedy
+
+
+@pytest.mark.parametrize("configuration", ["{", "[]"])
+def test_a_broken_configuration_is_refused_and_named(tokenizer: Path, configuration: str) -> None:
+    (tokenizer / "tokenizer_config.json").write_text(configuration)
+    with pytest.raises(UsageError, match="tokenizer_config.json: not a JSON object"):
+        verify_template(tokenizer)
+
+
+@pytest.mark.parametrize("template", ["{% for %}", "{{ messages.nothing.at.all }}"])
+def test_a_template_that_cannot_be_rendered_is_refused(tokenizer: Path, template: str) -> None:
+    _write(tokenizer, template)
+    with pytest.raises(UsageError, match="cannot be rendered"):
+        verify_template(tokenizer)
+
+
+def test_a_template_that_refuses_tool_results_is_refused_in_its_own_words(tokenizer: Path) -> None:
+    _write(tokenizer, "{% for m in messages if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endfor %}")
+    with pytest.raises(UsageError, match="refuses a tool dialogue: no tools here"):
+        verify_template(tokenizer)
