@@ -65,7 +65,7 @@ class FaultError(ExperimentError):
 class AlignmentError(FaultError):
     """A rollout's tool stream, sampled ids, contexts or masks disagree, so it may not train."""
 
-    remedy = "Do not resume before the named disagreement is understood; its evidence is in `recovery/`."
+    remedy = "Do not resume before the disagreement named above is understood."
 
 
 class StorageError(ExperimentError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.table import Table
 
 from experiment.decisions.room import judge_room
@@ -14,18 +15,17 @@ from experiment.records.verdict import Comparison
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """One row per comparison: both rates, the paired difference and its interval."""
-    table = Table(title="Final assessment, paired by episode", title_justify="left")
-    for name in ("comparison", "before", "after", "difference", "interval", "wins/losses", "note"):
-        table.add_column(name, justify="left" if name in ("comparison", "note") else "right")
+    table = Table(title="Final assessment, paired by episode", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("comparison", "before", "after", "diff", "interval", "won/lost"):
+        table.add_column(name, justify="left" if name == "comparison" else "right")
     for each in comparisons:
         table.add_row(
-            each.name,
+            f"{each.name}{_note(each)}",
             f"{each.before:.3f}",
             f"{each.after:.3f}",
             f"{each.difference:+.3f}",
-            f"[{each.interval.low:+.3f}, {each.interval.high:+.3f}]".replace("[", "\\["),
+            f"{each.interval.low:+.3f} to {each.interval.high:+.3f}",
             f"{each.wins}/{each.losses}",
-            _note(each),
         )
     return table
 
@@ -49,7 +49,9 @@ def verdict_sentences(comparisons: Sequence[Comparison]) -> list[str]:
             ),
             None,
         )
-        keeps = {True: "no observed loss in maths", False: "maths got worse", None: "maths not assessed"}[retained]
+        keeps = {True: "no observed loss in maths", False: "an observed loss in maths", None: "maths not assessed"}[
+            retained
+        ]
         status = "" if each.promoted else "; diagnostic only, the baseline is retained"
         sentences.append(
             f"{each.after_arm}@{each.after_step}: {direction}, {each.before:.3f} -> {each.after:.3f} "
@@ -81,5 +83,5 @@ def baseline_table(provenance: Provenance) -> Table:
 
 def _note(comparison: Comparison) -> str:
     if comparison.suite == "retention":
-        return "no observed loss" if comparison.retained else "observed loss"
-    return "" if comparison.promoted else "diagnostic"
+        return "\n  no observed loss" if comparison.retained else "\n  observed loss"
+    return "" if comparison.promoted else "\n  diagnostic only"

@@ -15,7 +15,8 @@ def configure(compute: Compute, seed: int) -> None:
     and filling them changes no result and costs two fifths of the time.
     """
     torch.set_num_threads(compute.threads)
-    torch.set_num_interop_threads(1)
+    if torch.get_num_interop_threads() != 1:  # may be set once in a process only
+        torch.set_num_interop_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -153,7 +153,7 @@ def sampler_gaps(step: PlayedStep) -> tuple[float, float, int]:
     for index, played in enumerate(step.rollouts):
         mask = np.asarray(played.sampled_mask, dtype=bool)
         gap = step.trainer_logprobs[index][mask] - np.asarray(played.logprobs, dtype=np.float32)[mask]
-        worst_token = max(worst_token, float(np.abs(gap).max(initial=0.0)))
+        worst_token = float(np.maximum(worst_token, np.abs(gap).max(initial=0.0)))  # keeps NaN, unlike `max`
         if abs(float(gap.sum())) > worst_sum:
             worst_sum, worst_index = abs(float(gap.sum())), index
     return worst_token, worst_sum, worst_index

@@ -142,7 +142,7 @@ class _Recorder(TrainerCallback):  # type: ignore[misc]
 
 
 def _facts(
-    trainer: RecordedGRPOTrainer, step: PlayedStep, logs: dict[str, float], evidence: str, max_gap: float
+    trainer: RecordedGRPOTrainer, step: PlayedStep, logs: dict[str, Any], evidence: str, max_gap: float
 ) -> StepFacts:
     """Everything exact about a step; values that are not finite are named instead of written."""
     gap, worst_sum, _ = sampler_gaps(step)
@@ -150,10 +150,10 @@ def _facts(
     judged = [each.record.score for each in step.rollouts if each.record.score is not None]
     metrics = {
         "corrupted_rollouts": float(_corrupted(step, max_gap)),
-        "entropy": logs["entropy"],
+        "entropy": _number(logs["entropy"]),
         "gap_max_nats": gap,
         "gap_sum_nats": worst_sum,
-        "kl": logs.get("kl", 0.0),
+        "kl": _number(logs.get("kl", 0.0)),
         "observation_tokens": float(sum(map(sum, step.observation_masks))),
         "reward": math.fsum(rewards) / len(rewards) if rewards else 0.0,
         "rollouts": float(len(step.rollouts)),
@@ -173,6 +173,11 @@ def _facts(
         not_finite=bad,
         metrics=tuple(sorted((name, value) for name, value in metrics.items() if name not in bad)),
     )
+
+
+def _number(logged: float | None) -> float:
+    """A logged mean; TRL leaves values that are not numbers out of it, and logs None where no other is left."""
+    return math.nan if logged is None else logged
 
 
 def _corrupted(step: PlayedStep, max_gap: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _one_process() -> Iterator[None]:
     """A worker process configures itself once; torch refuses this setting a second time."""
-    monkeypatch.setattr(torch, "set_num_interop_threads", lambda _: None)
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "set_num_interop_threads", lambda _: None)
+        patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+        yield

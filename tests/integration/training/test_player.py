@@ -131,6 +131,8 @@ def test_gap_counts_sampled_tokens_only() -> None:
     assert sampler_gaps(step) == (0.0, 0.0, 0)
     step.trainer_logprobs[2][:3] = [0.5, -1.5, -1.0]
     assert sampler_gaps(step) == (1.5, 2.0, 2)
+    step.trainer_logprobs[1][0] = np.nan
+    assert np.isnan(sampler_gaps(step)[0])
 
 
 def test_evidence_has_one_element_per_retained_token() -> None:

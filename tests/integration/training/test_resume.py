@@ -33,9 +33,7 @@ def plan_of(baseline: Path) -> Plan:
 @pytest.fixture(scope="module")
 def straight(baseline: Path, tmp_path_factory: pytest.TempPathFactory) -> Branch:
     """Four steps of ECHO in the real world, straight through."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.set_num_interop_threads", lambda _: None)
-        return Branch(tmp_path_factory.mktemp("straight"), plan_of(baseline), world=WORLD).train(4)
+    return Branch(tmp_path_factory.mktemp("straight"), plan_of(baseline), world=WORLD).train(4)
 
 
 def test_training_in_halves_equals_training_straight_through(baseline: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_interval_alone_decides_the_sentence(low: float, high: float, said: 
 def test_an_observed_loss_is_said_beside_a_gain() -> None:
     (sentence,) = verdict_sentences([_comparison(0.1, 0.4), _maths(retained=False)])
     assert sentence.startswith("grpo@64: better than the baseline")
-    assert sentence.endswith("; maths got worse")
+    assert sentence.endswith("; an observed loss in maths")
 
 
 def test_a_diagnostic_result_is_never_said_without_its_status() -> None:
@@ -108,7 +108,10 @@ def test_each_arm_has_the_sentence_of_its_own_maths() -> None:
         ]
     )
     assert [sentence.partition(":")[0] for sentence in sentences] == ["grpo@64", "echo@32"]
-    assert [sentence.rpartition("; ")[2] for sentence in sentences] == ["no observed loss in maths", "maths got worse"]
+    assert [sentence.rpartition("; ")[2] for sentence in sentences] == [
+        "no observed loss in maths",
+        "an observed loss in maths",
+    ]
 
 
 def test_the_table_shows_interval_counts_and_notes() -> None:
