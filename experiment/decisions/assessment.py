@@ -8,7 +8,7 @@ that lacks an item is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -103,15 +103,12 @@ def compare(
     stream = _Stream(root_seed=root_seed, name=name, resamples=resamples, confidence=confidence)
     difference_IS = paired.after_IS - paired.before_IS
     items, seeds = difference_IS.shape
-    wins, losses = int((difference_IS.sum(axis=1) > 0).sum()), int((difference_IS.sum(axis=1) < 0).sum())
+    wins, losses, ties = _tally(difference_IS)
     by_seed = [int(column) for column in difference_IS.sum(axis=0)]
     return Comparison(
         name=name,
         suite=right.key.suite,
-        before_arm=left.key.arm,
-        before_step=left.key.step,
-        after_arm=right.key.arm,
-        after_step=right.key.step,
+        **_policies(left.key, right.key),
         promoted=promoted,
         items=items,
         seeds=tuple(left.cells),
@@ -121,7 +118,7 @@ def compare(
         interval=stream.interval(difference_IS.sum(axis=1), seeds),
         wins=wins,
         losses=losses,
-        ties=items - wins - losses,
+        ties=ties,
         sign_test_p=sign_test(wins, losses),
         by_seed=tuple((seed, lost_or_won / items) for seed, lost_or_won in zip(left.cells, by_seed, strict=True)),
         families=_compare_families(paired, stream),
@@ -129,6 +126,23 @@ def compare(
         after_totals=_totals(right, planned=items * seeds),
         retained=_is_retained(by_seed) if right.key.suite == "retention" else None,
     )
+
+
+def _policies(before: EvaluationKey, after: EvaluationKey) -> dict[str, Any]:
+    """The fields that name the two policies."""
+    return {
+        "before_arm": before.arm,
+        "before_step": before.step,
+        "after_arm": after.arm,
+        "after_step": after.step,
+    }
+
+
+def _tally(difference_IS: NDArray[np.int64]) -> tuple[int, int, int]:
+    """Items won, lost and tied, by their sum over seeds."""
+    sums = difference_IS.sum(axis=1)
+    wins, losses = int((sums > 0).sum()), int((sums < 0).sum())
+    return wins, losses, len(sums) - wins - losses
 
 
 def check_planned(evaluations: Iterable[EvaluationFinished], planned: Sequence[str]) -> None:

@@ -122,7 +122,7 @@ def test_the_table_shows_interval_counts_and_notes() -> None:
         _comparison(0.0, 0.0, promoted=False),
     ]
     shown = _printed(comparison_table(rows)).splitlines()
-    assert any("grpo@64 vs baseline, agent" in line and "[-0.125, +0.375]" in line and "2/1" in line for line in shown)
+    assert any("grpo@64 vs baseline, agent" in line and "-0.125 to +0.375" in line and "2/1" in line for line in shown)
     assert any("no observed loss" in line for line in shown)
     assert any("observed loss" in line and "no observed loss" not in line for line in shown)
     assert any("diagnostic" in line for line in shown)
