@@ -103,8 +103,8 @@ def compare(
     stream = _Stream(root_seed=root_seed, name=name, resamples=resamples, confidence=confidence)
     difference_IS = paired.after_IS - paired.before_IS
     items, seeds = difference_IS.shape
-    wins, losses, ties = _tally(difference_IS)
     by_seed = [int(column) for column in difference_IS.sum(axis=0)]
+    cells = items * seeds
     return Comparison(
         name=name,
         suite=right.key.suite,
@@ -112,18 +112,15 @@ def compare(
         promoted=promoted,
         items=items,
         seeds=tuple(left.cells),
-        before=int(paired.before_IS.sum()) / (items * seeds),
-        after=int(paired.after_IS.sum()) / (items * seeds),
-        difference=sum(by_seed) / (items * seeds),
+        before=int(paired.before_IS.sum()) / cells,
+        after=int(paired.after_IS.sum()) / cells,
+        difference=sum(by_seed) / cells,
         interval=stream.interval(difference_IS.sum(axis=1), seeds),
-        wins=wins,
-        losses=losses,
-        ties=ties,
-        sign_test_p=sign_test(wins, losses),
+        **_tally(difference_IS),
         by_seed=tuple((seed, lost_or_won / items) for seed, lost_or_won in zip(left.cells, by_seed, strict=True)),
         families=_compare_families(paired, stream),
-        before_totals=_totals(left, planned=items * seeds),
-        after_totals=_totals(right, planned=items * seeds),
+        before_totals=_totals(left, planned=cells),
+        after_totals=_totals(right, planned=cells),
         retained=_is_retained(by_seed) if right.key.suite == "retention" else None,
     )
 
@@ -138,11 +135,12 @@ def _policies(before: EvaluationKey, after: EvaluationKey) -> dict[str, Any]:
     }
 
 
-def _tally(difference_IS: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Items won, lost and tied, by their sum over seeds."""
+def _tally(difference_IS: NDArray[np.int64]) -> dict[str, Any]:
+    """Items won, lost and tied, by their sum over seeds, and the sign test of these counts."""
     sums = difference_IS.sum(axis=1)
     wins, losses = int((sums > 0).sum()), int((sums < 0).sum())
-    return wins, losses, len(sums) - wins - losses
+    ties = len(sums) - wins - losses
+    return {"wins": wins, "losses": losses, "ties": ties, "sign_test_p": sign_test(wins, losses)}
 
 
 def check_planned(evaluations: Iterable[EvaluationFinished], planned: Sequence[str]) -> None:

@@ -45,6 +45,8 @@ ENTROPY_WINDOW = 5
 """Latest steps whose mean entropy is set against step 1."""
 
 MIN_ENTROPY_RATIO = 0.2
+"""Losing half of the entropy is what learning looks like; losing four fifths is a collapse."""
+
 MAX_ENTROPY_RATIO = 2.0
 MAX_TRUNCATED_SHARE = 0.25
 """Share of rollouts that the token limit cut."""

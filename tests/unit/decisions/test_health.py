@@ -178,7 +178,7 @@ def test_a_family_that_is_not_played_any_more_is_not_named() -> None:
 
 @pytest.mark.parametrize(
     ("entropy", "expected"),
-    [(0.49, ["entropy_collapse"]), (0.51, []), (1.9, []), (2.1, ["entropy_explosion"])],
+    [(0.19, ["entropy_collapse"]), (0.21, []), (1.9, []), (2.1, ["entropy_explosion"])],
 )
 def test_entropy_is_set_against_step_1(entropy: float, expected: list[str]) -> None:
     history = [step(1), *[step(n, entropy=entropy) for n in range(2, 8)]]
