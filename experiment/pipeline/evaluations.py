@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from experiment.errors import FaultError
@@ -43,11 +45,8 @@ def play_keys(
         StoppedError: A stop was requested; finished keys are recorded.
     """
     done = fold_progress(context.journal.entries).evaluations
-    missing = [
-        (policy, left) for policy, wanted in keys.items() if (left := tuple(key for key in wanted if key not in done))
-    ]
-    # A worker takes several policies, because starting one costs more than playing a small set.
-    shares = [missing[start :: context.pool.workers] for start in range(context.pool.workers)]
+    missing = [key for wanted in keys.values() for key in wanted if key not in done]
+    shares = split_evenly(missing, context.pool.workers)
     chains = [_chain(context, stage, f"{stage} {number + 1}", share) for number, share in enumerate(shares) if share]
 
     def on_event(label: str, event: Record) -> None:
@@ -66,13 +65,23 @@ def play_keys(
     return {key: results[key] for wanted in keys.values() for key in wanted}
 
 
-def _chain(
-    context: RunContext, stage: str, label: str, share: Sequence[tuple[PolicyRef, tuple[EvaluationKey, ...]]]
-) -> Chain:
+def split_evenly(keys: Sequence[EvaluationKey], workers: int) -> list[list[EvaluationKey]]:
+    """Cut keys, in their order, into shares with equally many agent keys; retention keys cost next to nothing."""
+    share = max(1, math.ceil(sum(key.suite == "agent" for key in keys) / workers))
+    shares: list[list[EvaluationKey]] = [[] for _ in range(workers)]
+    agent_keys = 0
+    for key in keys:
+        agent_keys += key.suite == "agent"
+        shares[max(0, agent_keys - 1) // share].append(key)
+    return shares
+
+
+def _chain(context: RunContext, stage: str, label: str, share: Sequence[EvaluationKey]) -> Chain:
     def make() -> EvaluateJob:
+        by_policy = groupby(share, key=lambda key: PolicyRef(key.arm, key.step))
         return EvaluateJob(
             plan_path=str(context.run_dir / "plan.json"),
-            policies=tuple(_evaluated(context, policy, keys) for policy, keys in share),
+            policies=tuple(_evaluated(context, policy, tuple(keys)) for policy, keys in by_policy),
             evidence_dir=str(context.run_dir / "evidence" / stage),
         )
 

@@ -92,6 +92,8 @@ def _train(job: dict[str, Any]) -> int:
         if name != arm:
             return MISUSED
         first = int(step) + 1
+        if first > job["stop_at"]:
+            return MISUSED  # a trainer would make a step too many
     stage = "qualify" if "/qualification/" in job["evidence_dir"] else "train"
     marks = json.loads((SCRIPT / "marks.json").read_text())
     step = first - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shutil
 import subprocess
@@ -38,6 +39,8 @@ SMALLER = (
 )
 SETTINGS = [word for setting in SMALLER for word in ("--set", setting)]
 RUN = "runs/small"
+ATTEMPTS = 24 * 2
+"""Final episodes times generation seeds."""
 BLOCKED = """
 import sys
 class Refuse:
@@ -153,11 +156,12 @@ def test_the_report_says_what_the_run_said(finished: Done, workspace: Workspace)
     assert report.code == 0, report.err
     page = Path(workspace.folder / report.out.removeprefix("report: ").strip())
     assert page.parent == workspace.folder / "page"
-    text = page.read_text(encoding="utf-8")
-    assert "echo" in text
+    text = html.unescape(page.read_text(encoding="utf-8"))
     assert _head(finished).rpartition("b3:")[2] in text
-    before, _, after = _sentence(finished).partition(", ")[2].partition(" -> ")
-    assert before in text and after[:5] in text
+    label, _, rest = _sentence(finished).partition(": ")
+    before, _, after = rest.partition(", ")[2].partition(" -> ")
+    solved = [f"{100 * round(float(rate[:5]) * ATTEMPTS) / ATTEMPTS:.1f}\u00a0%" for rate in (after, before)]
+    assert f"{label} solved {solved[0]} of the 24 final episodes where the baseline solved {solved[1]}" in text
 
 
 def test_the_status_says_that_the_run_is_finished(finished: Done, workspace: Workspace) -> None:
