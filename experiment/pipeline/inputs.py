@@ -43,7 +43,9 @@ def freeze_inputs(recipe: Recipe, recipe_path: Path) -> tuple[FrozenInput, ...]:
 
 def freeze_environment() -> FrozenEnvironment:
     """Interpreter and every installed distribution."""
-    found = {_normal(each.metadata["Name"]): each.version for each in importlib.metadata.distributions()}
+    # `metadata` parses a file whenever it is asked for.
+    texts = (each.metadata for each in importlib.metadata.distributions())
+    found = {_normal(text["Name"]): text["Version"] for text in texts}
     return FrozenEnvironment(
         python=platform.python_version(),
         implementation=platform.python_implementation(),

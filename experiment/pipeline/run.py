@@ -83,7 +83,9 @@ def run(
     context = RunContext(plan, plan_path, run_dir, journal, pool, watcher)
     try:
         with _stop_signals(pool), _aborts_recorded(journal):
-            size = verify_inputs(plan)
+            if resume:
+                verify_inputs(plan)  # a fresh start has done so before it wrote anything
+            size = sum(frozen.size_bytes for frozen in plan.inputs)
             context.append("inputs.verified", InputsVerified(inputs=len(plan.inputs), size_bytes=size))
             return _stages(context, qualification_only=qualification_only)
     finally:

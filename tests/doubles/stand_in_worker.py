@@ -85,15 +85,19 @@ def _copy_tree(source: Path, target: Path) -> None:
     partial.rename(target)
 
 
+def _first_step(job: dict[str, Any]) -> int:
+    if job["resume_from"] is None:
+        return 1
+    arm, _, step = (Path(job["resume_from"]) / "adapter.bin").read_text().partition(" ")
+    if arm != job["arm"]:
+        sys.exit(MISUSED)
+    return int(step) + 1
+
+
 def _train(job: dict[str, Any]) -> int:
-    arm, first = job["arm"], 1
-    if job["resume_from"] is not None:
-        name, _, step = (Path(job["resume_from"]) / "adapter.bin").read_text().partition(" ")
-        if name != arm:
-            return MISUSED
-        first = int(step) + 1
-        if first > job["stop_at"]:
-            return MISUSED  # a trainer would make a step too many
+    arm, first = job["arm"], _first_step(job)
+    if first > job["stop_at"]:
+        return MISUSED  # a trainer would make a step too many
     stage = "qualify" if "/qualification/" in job["evidence_dir"] else "train"
     marks = json.loads((SCRIPT / "marks.json").read_text())
     step = first - 1

@@ -11,6 +11,7 @@ from experiment.records.recipe import Recipe
 from experiment.sealing.canonical import encode
 
 RECIPE = Path("recipes/quickstart.toml")
+LOCK = Path("requirements/train.lock")
 SMALL = (
     "episodes.train.count=8",
     "episodes.dev.count=6",
@@ -22,7 +23,7 @@ SMALL = (
     "checkpoints.diagnostic=6",
     "checkpoints.recovery_every=3",
 )
-"""Overrides that make the quickstart's recipe small."""
+"""Overrides that make the recipe small."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The quickstart's recipe, its lock file, and something in place of its starting policy."""
+    """A recipe, its lock file, and something in place of its starting policy."""
     monkeypatch.chdir(tmp_path)
-    for name in ("recipes/quickstart.toml", "requirements/train.lock"):
+    for source, name in (("tests/golden/recipe.toml", RECIPE), ("requirements/train.lock", LOCK)):
         (tmp_path / name).parent.mkdir()
-        shutil.copyfile(repository / name, tmp_path / name)
+        shutil.copyfile(repository / source, tmp_path / name)
     made = Bench(tmp_path)
     made.baseline.mkdir(parents=True)
     (made.baseline / "model.safetensors").write_bytes(b"weights")

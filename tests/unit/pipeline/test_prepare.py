@@ -76,13 +76,6 @@ def test_no_set_has_a_task_that_the_baseline_was_taught(bench: Bench) -> None:
     assert not used & set(taught)
 
 
-def test_more_episodes_than_there_are_is_refused(bench: Bench) -> None:
-    before = bench.files()
-    with pytest.raises(UsageError):
-        prepare(bench.recipe("retention.final.count=9000"), RECIPE, OUTPUT)
-    assert bench.files() == before
-
-
 def test_a_folder_that_is_not_empty_is_refused_and_left_alone(bench: Bench) -> None:
     OUTPUT.mkdir(parents=True)
     (OUTPUT / "notes.txt").write_text("mine")

@@ -11,6 +11,7 @@ from experiment.sealing.canonical import encode_record
 from tests.unit.pipeline.conftest import RECIPE, Bench
 
 Refusal = Callable[..., str]
+SHIPPED = Path(__file__).resolve().parents[3] / "recipes"
 
 
 @pytest.fixture
@@ -33,8 +34,9 @@ def refusal(bench: Bench) -> Refusal:
     return refuse
 
 
-def test_the_shipped_recipe_is_valid(bench: Bench) -> None:
-    assert load_recipe(RECIPE).name == "quickstart"
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.name)
+def test_shipped_recipes_are_valid_and_named_like_their_files(path: Path) -> None:
+    assert load_recipe(path).name == path.stem
 
 
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant(refusal: Refusal) -> None:
@@ -102,7 +104,7 @@ def test_a_date_in_a_list_is_refused_with_its_position(refusal: Refusal) -> None
 
 def test_what_is_no_toml_is_refused_with_the_place(refusal: Refusal) -> None:
     said = refusal("schema_version = 1", "schema_version = ")
-    assert said.startswith("not valid TOML: ") and "line 7" in said
+    assert said.startswith("not valid TOML: ") and "line 3" in said
 
 
 def test_a_byte_order_mark_is_refused(bench: Bench) -> None:
