@@ -54,6 +54,9 @@ def train(context: RunContext) -> None:
 def _job(context: RunContext, arm: str) -> Callable[[], Sequence[Task]]:
     def make() -> Sequence[Task]:
         checkpoint = fold_progress(context.journal.entries).last_checkpoint(arm)
+        if checkpoint is not None:
+            # The seal alone would also fit another arm's checkpoint in this place.
+            verify_tree(context.run_dir / checkpoint.path, checkpoint.tree)
         body = TrainStarted(
             arm=arm,
             from_step=checkpoint.step if checkpoint else 0,

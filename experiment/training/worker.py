@@ -7,10 +7,12 @@ has on SIGTERM, and never writes to the journal.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from experiment.environments.base import Environment
@@ -45,20 +47,32 @@ def main(job_path: str) -> int:
 def _do(task: TrainJob | EvaluateJob | StarterJob, emit: Callable[[Record], None], stop: Callable[[], bool]) -> None:
     # The training stack is imported here, after the signal handlers are in place: the import takes seconds.
     if isinstance(task, StarterJob):
-        from experiment.training.starter import make_starter
+        with _quick_import():
+            from experiment.training.starter import make_starter
 
         make_starter(task, build_world(task.recipe.world), build_retention(), emit)
     elif isinstance(task, TrainJob):
-        from experiment.training.train import train
+        with _quick_import():
+            from experiment.training.train import train
 
         plan = _load_plan(task.plan_path)
         train(task, plan, build_world(plan.recipe.world), emit, stop)
     else:
-        from experiment.training.evaluate import evaluate
+        with _quick_import():
+            from experiment.training.evaluate import evaluate
 
         plan = _load_plan(task.plan_path)
         worlds: Mapping[Suite, Environment] = {"agent": build_world(plan.recipe.world), "retention": build_retention()}
         evaluate(task, plan, worlds, emit, stop)
+
+
+@contextmanager
+def _quick_import() -> Iterator[None]:
+    """Import without garbage collection: the training stack makes millions of objects that all stay."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def _load_plan(path: str) -> Plan:
