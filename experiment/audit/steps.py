@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from experiment.audit.case import Case
 from experiment.audit.evidence import EvidenceError, Played, Trained, name_of, read_trained
 from experiment.audit.findings import Level
+from experiment.decisions.families import family_rates
 from experiment.journal.chain import Entry
-from experiment.records.entry import BranchFinished, FamilyRates, StepFacts, TrainStep
+from experiment.records.entry import BranchFinished, StepFacts, TrainStep
 from experiment.records.plan import ScheduledStep
 from experiment.sealing.seeds import derive_seed
 
@@ -141,7 +142,8 @@ class StepChecks:
         place = f"{body.arm}, step {body.facts.step}"
         played = [each.played for each in trained]
         ends = tuple(sorted(Counter(each.end for each in played).items()))
-        rates = _rates(played, self._case.plan.recipe.training.rollouts_per_prompt)
+        results = [(each.family, each.outcome is not None and each.outcome.success) for each in played]
+        rates = family_rates(results, self._case.plan.recipe.training.rollouts_per_prompt)
         self._case.notes.require(body.ends == ends, "R-STEP", place, f"`ends` is {body.ends}, not {ends}")
         self._case.notes.require(
             body.families == rates, "R-STEP", place, "`families` does not follow from the rollouts"
@@ -160,22 +162,3 @@ def _first(found: Sequence[object], planned: Sequence[object]) -> str:
     if position is None:
         return f"{len(found)} rollouts instead of {len(planned)}"
     return f"{found[position]} instead of {planned[position]} at position {position}"
-
-
-def _rates(played: Sequence[Played], size: int) -> tuple[FamilyRates, ...]:
-    families: dict[str, list[list[bool]]] = {}
-    for start in range(0, len(played), size):
-        group = played[start : start + size]
-        results = [each.outcome is not None and each.outcome.success for each in group]
-        families.setdefault(group[0].family, []).append(results)
-    return tuple(
-        FamilyRates(
-            family=family,
-            rollouts=sum(map(len, groups)),
-            successes=sum(map(sum, groups)),
-            groups=len(groups),
-            all_fail=sum(not any(group) for group in groups),
-            all_pass=sum(all(group) for group in groups),
-        )
-        for family, groups in sorted(families.items())
-    )

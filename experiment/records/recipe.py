@@ -186,12 +186,16 @@ class StarterModel(Record):
     vocabulary: Positive = 700
 
 
+EvenBatch = Annotated[int, Field(ge=2, multiple_of=2)]
+"""Examples of a supervised step, which is made in two micro-batches."""
+
+
 class FineTune(Record):
     """One supervised stage on scripted episodes, assistant tokens only."""
 
     episodes: Positive
     steps: Positive
-    batch_size: Positive = 8
+    batch_size: EvenBatch = 8
     learning_rate: Annotated[float, Field(gt=0.0)]
     warmup_steps: Count = 0
     decay_share: Rate = 0.0
@@ -219,7 +223,7 @@ class Starter(Record):
     """Verified solver episodes per family in the last stage."""
     final_steps: Positive
     final_learning_rate: Annotated[float, Field(gt=0.0)]
-    final_batch_size: Positive = 8
+    final_batch_size: EvenBatch = 8
     probe_episodes: Positive = 96
     """Episodes, outside all other sets, on which pass@1 is measured."""
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from experiment.environments.base import Environment
 from experiment.errors import AlignmentError, FaultError
-from experiment.records.entry import FamilyRates
 from experiment.records.plan import Plan
 from experiment.records.recipe import Arm
 from experiment.records.rollout import INVALID_STATUSES, Rollout, TrainedRollout
@@ -121,24 +120,10 @@ def trained_rollouts(step: PlayedStep) -> tuple[TrainedRollout, ...]:
     )
 
 
-def family_rates(step: PlayedStep, group: int) -> tuple[FamilyRates, ...]:
-    """Successes and uniform groups of each family; rollouts without a verdict count as not successful."""
-    families: dict[str, list[list[bool]]] = {}
-    for start in range(0, len(step.rollouts), group):
-        members = [each.record for each in step.rollouts[start : start + group]]
-        results = [each.score is not None and each.score.success for each in members]
-        families.setdefault(members[0].family, []).append(results)
-    return tuple(
-        FamilyRates(
-            family=family,
-            rollouts=sum(map(len, groups)),
-            successes=sum(map(sum, groups)),
-            groups=len(groups),
-            all_fail=sum(not any(each) for each in groups),
-            all_pass=sum(all(each) for each in groups),
-        )
-        for family, groups in sorted(families.items())
-    )
+def strict_results(step: PlayedStep) -> list[tuple[str, bool]]:
+    """(family, strict success) of each rollout; without a verdict it is not a success."""
+    records = [played.record for played in step.rollouts]
+    return [(each.family, each.score is not None and each.score.success) for each in records]
 
 
 def sampler_gaps(step: PlayedStep) -> tuple[float, float, int]:

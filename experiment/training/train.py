@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
+from experiment.decisions.families import family_rates
 from experiment.environments.base import Environment
 from experiment.errors import FaultError, PlanError
 from experiment.records.base import Record
@@ -23,7 +24,7 @@ from experiment.rollout.evidence import write_evidence
 from experiment.training.checkpoint import open_checkpoint, seal_checkpoint
 from experiment.training.determinism import configure
 from experiment.training.models import load_baseline, load_tokenizer
-from experiment.training.player import PlayedStep, StepPlayer, family_rates, sampler_gaps, trained_rollouts
+from experiment.training.player import PlayedStep, StepPlayer, sampler_gaps, strict_results, trained_rollouts
 from experiment.training.sampler import build_sampler
 from experiment.training.state import parts, reference_digest, trainer_state
 from experiment.training.trainer import RecordedGRPOTrainer, build_trainer
@@ -118,7 +119,7 @@ class _Recorder(TrainerCallback):  # type: ignore[misc]
         self._emit(
             StepDone(
                 facts=facts,
-                families=family_rates(step, self._plan.recipe.training.rollouts_per_prompt),
+                families=family_rates(strict_results(step), self._plan.recipe.training.rollouts_per_prompt),
                 ends=tuple(sorted(Counter(each.record.end for each in step.rollouts).items())),
                 seconds=time.perf_counter() - self._started,
                 rollout_seconds=step.seconds,

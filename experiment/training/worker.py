@@ -70,9 +70,11 @@ def _do(task: TrainJob | EvaluateJob | StarterJob, emit: Callable[[Record], None
 def _quick_import() -> Iterator[None]:
     """Import without garbage collection: the training stack makes millions of objects that all stay."""
     gc.disable()
-    yield
-    gc.freeze()
-    gc.enable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _load_plan(path: str) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from experiment.decisions.families import family_rates
 from experiment.errors import AlignmentError, FaultError
 from experiment.policies.scripted import ScriptedPolicy
 from experiment.records.entry import FamilyRates
@@ -15,9 +16,9 @@ from experiment.sealing.arrays import decode_array
 from experiment.training.player import (
     PlayedStep,
     StepPlayer,
-    family_rates,
     reward_of,
     sampler_gaps,
+    strict_results,
     trained_rollouts,
 )
 from experiment.training.sampler import Sampler
@@ -114,11 +115,11 @@ def test_missing_verdict_has_no_reward_instead_of_zero() -> None:
 
 def test_family_rates_count_uniform_groups_by_family() -> None:
     step = play(GRPO)
-    assert family_rates(step, GROUP) == (
+    assert family_rates(strict_results(step), GROUP) == (
         FamilyRates(family="direct", rollouts=2, successes=2, groups=1, all_fail=0, all_pass=1),
         FamilyRates(family="one_step", rollouts=2, successes=0, groups=1, all_fail=1, all_pass=0),
     )
-    (mixed,) = family_rates(PlayedStep(1, [step.rollouts[0], step.rollouts[2]], [], 0.0, []), GROUP)
+    (mixed,) = family_rates(strict_results(PlayedStep(1, [step.rollouts[0], step.rollouts[2]], [], 0.0, [])), GROUP)
     assert (mixed.successes, mixed.all_fail, mixed.all_pass) == (1, 0, 0)
 
 

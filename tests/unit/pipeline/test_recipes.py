@@ -77,6 +77,7 @@ def test_a_missing_section_is_named(refusal: Refusal) -> None:
         ("steps = 64", 'steps = "64"', "key 'training.steps' is '64': input should be a valid integer"),
         ("steps = 64", "steps = 64.5", "key 'training.steps' is 64.5: input should be a valid integer"),
         ("steps = 64", "steps = 0", "key 'training.steps' is 0: input should be greater than or equal to 1"),
+        ("batch_size = 16", "batch_size = 15", "key 'starter.skill.batch_size' is 15: input should be a multiple of 2"),
         ("steps = 64", "steps = 9007199254740992", "key 'training.steps' is 9007199254740992: input should be less"),
         ("kl = 0.1", "kl = true", "key 'training.kl' is True: input should be a valid number"),
         ("kl = 0.1", "kl = nan", "key 'training.kl' is nan: input should be a finite number"),
