@@ -8,11 +8,13 @@ Bytes: is this what was written?
   B2  The journal is closed and has no torn end. [J-OPEN, J-TORN]
   B3  Every head that was kept elsewhere lies on the chain. [K-RUN, K-ROLLBACK, K-FORK]
   B4  `plan.json` is the plan that the first record names, and the given one. [I-PLAN, I-SCHEMA, I-GIVEN]
-  B5  The claim of the plan, where it is at hand, names this run. [I-CLAIM]
+  B5  The claim of the plan, where it is at hand, names this run; plan and seal beside it are the run's.
+      [I-CLAIM, I-SEAL]
   B6  The inputs that the plan froze, where they are at hand, are unchanged. [I-INPUT]
   B7  Every artifact is there and has its digest. [A-PATH, A-MISSING, A-DIGEST]
   B8  Every sealed checkpoint is there and has its tree. [T-PATH, T-MISSING, T-SEAL, T-TREE, T-ENTRY]
   B9  Nothing else lies beside the evidence and the checkpoints. [T-EXTRA, T-LEFTOVER]
+  B10 Recorded inspections continue the closed journal, and are of the exported samples. [J-INSPECTION]
 
 Protocol: did it happen in the order, and with the material, that the plan froze?
   P1  Records come in an order that the protocol allows. [P-ORDER, P-TWICE, P-ARM]
@@ -26,7 +28,10 @@ Protocol: did it happen in the order, and with the material, that the plan froze
   P8  The selection is complete, and was made before any final result. [P-SELECT]
   P9  The comparisons are complete, and of the assessed policies. [P-COMPARE]
   P10 The close record says what the journal holds. [P-CLOSE]
-  P11 The plan's own sets are disjoint and its schedule is whole. [P-PLAN]
+  P11 Every worker computed with the planned threads and the planned libraries. [P-ENVIRONMENT]
+  P12 A trained policy was evaluated only after its weights were accounted for. [P-MERGE]
+  P13 The planned samples were exported for a reviewer. [P-SAMPLES]
+  P14 The plan's own sets are disjoint and its schedule is whole. [P-PLAN]
 
 Recompute: do the numbers follow from the evidence?
   R1  Evidence files are canonical records in order, whose token contexts, calls and counts add up. [R-EVIDENCE]
@@ -35,6 +40,8 @@ Recompute: do the numbers follow from the evidence?
   R4  Each outcome of an evaluation follows from its rollout. [R-OUTCOME]
   R5  The selection follows from the DEV outcomes. [R-SELECT]
   R6  Every comparison follows from the final outcomes, bit for bit. [R-COMPARE]
+  R7  Evaluated weights are the baseline's with the sealed adapter, and assessed ones differ from it. [R-MERGE]
+  R8  The exported samples follow from the final rollouts. [R-SAMPLES]
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from experiment.records.entry import CheckpointSealed
 from experiment.sealing.digests import digest_file
 from experiment.sealing.trees import verify_tree
 
-_WATCHED = ("evidence", "checkpoints")
+_WATCHED = ("evidence", "checkpoints", "samples")
 """Folders in which nothing may lie that no record names."""
 
 

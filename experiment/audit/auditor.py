@@ -14,6 +14,7 @@ from experiment.audit.evaluations import check_evaluations
 from experiment.audit.findings import AuditReport, Level, Notes
 from experiment.audit.heads import KnownHead, check_heads, parse_head
 from experiment.audit.inputs import check_claim, check_inputs, check_plan
+from experiment.audit.inspections import check_inspections
 from experiment.audit.plan_rules import check_plan_rules
 from experiment.audit.protocol import Protocol
 from experiment.audit.recompute import recompute_all
@@ -93,6 +94,10 @@ def _check_bytes(
     check_artifacts(run_dir, view, notes)
     check_trees(run_dir, view, notes)
     check_extras(run_dir, view, notes)
+    check_inspections(run_dir, view, notes)
+    if frozen is not None:
+        notes.fact("supersedes", frozen.recipe.supersedes or "no plan")
+        notes.fact("earlier runs on these final episodes", len(frozen.predecessors))
     return frozen
 
 

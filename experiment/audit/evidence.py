@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from experiment.decisions.divergence import divergences_of
 from experiment.decisions.tool_calls import parse_turn
 from experiment.records.base import Record
 from experiment.records.rollout import INVALID_STATUSES, Rollout, TrainedRollout, Turn
@@ -59,6 +60,8 @@ class Played:
     """The verifier's partial credit; 0 without a verdict."""
     generated: int
     """Tokens physically sampled."""
+    divergences: tuple[str, ...]
+    """Per turn and class, how its text departs from what a template would write."""
     problems: tuple[str, ...]
     """Where the rollout contradicts itself."""
 
@@ -136,6 +139,7 @@ def _played(rollout: Rollout) -> tuple[Played, Tokens | None]:
         outcome=outcome_of(rollout),
         format=0.0 if rollout.score is None else rollout.score.format,
         generated=rollout.tokens_generated,
+        divergences=tuple(name for turn in rollout.turns for name in divergences_of(turn)),
         problems=tuple(problems),
     )
     return played, tokens
@@ -228,9 +232,10 @@ def _possible_ends(rollout: Rollout) -> set[str]:
     statuses = {event.status for event in last.calls}
     if "infrastructure" in statuses:
         return {"fault"}
+    # A world may also break when it is asked for its verdict, however the rollout ended.
     if last.finish == "length" or "undelivered" in statuses:
-        return {"length"}
-    return {"turn_limit", "length"} if last.calls else {"answer"}
+        return {"length", "fault"}
+    return {"turn_limit", "length", "fault"} if last.calls else {"answer", "fault"}
 
 
 def _trained(record: TrainedRollout) -> Trained:

@@ -15,6 +15,7 @@ from experiment.sealing.sources import scan_sources
 from experiment.sealing.trees import scan_tree
 
 PLAN_NAME = "plan.json"
+SEAL_NAME = "plan.seal"
 
 
 def check_plan(run_dir: Path, view: JournalView, given: Path | None, notes: Notes) -> Plan | None:
@@ -66,7 +67,25 @@ def check_claim(view: JournalView, workspace: Path, notes: Notes) -> None:
         return
     text = claim.read_text(encoding="utf-8", errors="replace")
     is_ours = notes.require(view.run in text.split(), "I-CLAIM", body.claim, f"does not name run '{view.run}'")
+    _check_claimed_plan(claim.parent, view, notes)
     notes.fact("claim", "ok" if is_ours else "DIFFERS")
+
+
+def _check_claimed_plan(folder: Path, view: JournalView, notes: Notes) -> None:
+    """B5: the plan and the seal beside the claim are those of the run."""
+    try:
+        sealed = (folder / SEAL_NAME).read_text(encoding="ascii").strip()
+        found = derive(CONTEXT_PLAN, (folder / PLAN_NAME).read_bytes())
+    except (OSError, UnicodeDecodeError) as error:
+        notes.find("I-SEAL", str(folder.name), f"plan or seal cannot be read ({error})")
+        return
+    for name, digest in ((SEAL_NAME, sealed), (PLAN_NAME, found)):
+        notes.require(
+            digest == view.plan,
+            "I-SEAL",
+            f"{folder.name}/{name}",
+            f"has b3:{digest}, the run's plan has b3:{view.plan}",
+        )
 
 
 def check_inputs(plan: Plan, workspace: Path, notes: Notes) -> None:

@@ -1,4 +1,4 @@
-"""P11: the plan itself keeps what is learned from and what is measured apart."""
+"""P14: the plan itself keeps what is learned from and what is measured apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLACE = "plan.json"
 
 
 def check_plan_rules(plan: Plan, notes: Notes) -> None:
-    """P11: no episode is in two sets, by id or by content, and the schedule is whole."""
+    """P14: no episode is in two sets, by id or by content, and the schedule is whole."""
     sets = {
         "train": plan.train,
         "dev": plan.dev,

@@ -1,4 +1,4 @@
-"""P1 to P3, P6 to P10: the records come in the one order that the protocol allows, and none is missing."""
+"""P1 to P3, P6 to P13: the records come in the one order that the protocol allows, and none is missing."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiment.audit.case import Case
+from experiment.decisions.inspection import inspected_items
 from experiment.journal.chain import Entry
 from experiment.records.entry import (
     AssessmentMade,
     BranchFinished,
     CheckpointSealed,
     Closed,
+    EnvironmentObserved,
     EvaluationFinished,
+    PolicyMerged,
     QualificationResult,
+    SamplesExported,
     SelectionMade,
     StepRedone,
     TrainFinished,
     TrainStarted,
     TrainStep,
+    WorkerEnvironment,
 )
 from experiment.records.verdict import EvaluationKey, Suite
 
@@ -41,9 +46,15 @@ class Protocol:
         self._played: set[EvaluationKey] = set()
         self._assessed: dict[str, int] = {}
         self._compared = False
+        self._environment: WorkerEnvironment | None = None
+        self._merged: set[tuple[str, int]] = set()
+        self._exported = False
         self._rules: Mapping[str, Callable[[Any, str], None]] = {
             "inputs.verified": self._on_inputs,
             "resume": self._on_resume,
+            "env.observed": self._on_environment,
+            "merge.result": self._on_merge,
+            "samples.exported": self._on_samples,
             "qual.branch": self._on_branch,
             "qual.result": self._on_qualification,
             "train.start": self._on_start,
@@ -94,11 +105,26 @@ class Protocol:
         # P3: whoever goes on after a restart has to say from where.
         self._running.clear()
 
+    def _on_environment(self, body: EnvironmentObserved, place: str) -> None:
+        """P11: one environment, with the plan's threads and libraries, before anything was computed."""
+        found, plan = body.environment, self._case.plan
+        self._require(self._environment is None, "P-TWICE", place, "the environment was recorded twice")
+        self._require(not self._branches, "P-ORDER", place, "the environment was recorded after the first branch")
+        threads = plan.recipe.compute.threads
+        self._require(found.threads == threads, "P-ENVIRONMENT", place, f"{found.threads} threads, planned {threads}")
+        planned = dict(plan.environment.distributions).get("torch", "").partition("+")[0]
+        self._require(
+            found.torch.partition("+")[0] == planned, "P-ENVIRONMENT", place, f"torch {found.torch}, planned {planned}"
+        )
+        self._require(found.deterministic, "P-ENVIRONMENT", place, "kernels were not restricted to deterministic ones")
+        self._environment = found
+
     def _on_branch(self, body: BranchFinished, place: str) -> None:
         """P2: before its verdict each arm has each branch once, with exactly the planned steps."""
         if not self._know(body.arm, place):
             return
         self._require(self._inputs_verified, "P-ORDER", place, "qualification began before the inputs were verified")
+        self._require(self._environment is not None, "P-ENVIRONMENT", place, "no worker said what it computes with")
         self._require(
             (body.arm, body.branch) not in self._branches, "P-TWICE", place, f"{body.arm}/{body.branch} ran twice"
         )
@@ -185,10 +211,34 @@ class Protocol:
         self._require(not missing, "P-CHECKPOINT", place, f"'{body.arm}' has no sealed state of steps {missing}")
         self._stopped.add(body.arm)
 
+    def _on_merge(self, body: PolicyMerged, place: str) -> None:
+        """P12: the weights of a sealed state are accounted for once."""
+        if not self._know(body.arm, place):
+            return
+        key = (body.arm, body.step)
+        self._require(key in self._checkpoints, "P-MERGE", place, f"{body.arm}@{body.step} was not sealed")
+        self._require(key not in self._merged, "P-TWICE", place, f"{body.arm}@{body.step} was accounted for twice")
+        self._merged.add(key)
+
+    def _require_merged(self, key: EvaluationKey, place: str) -> None:
+        """P12: no result of a trained policy before its weights are accounted for."""
+        is_known = (key.arm, key.step) == BASELINE or (key.arm, key.step) in self._merged
+        self._require(is_known, "P-MERGE", place, f"the weights of {key.arm}@{key.step} were not accounted for")
+
+    def _on_samples(self, body: SamplesExported, place: str) -> None:
+        """P13: the preselected episodes, once, when everything was measured."""
+        self._require(not self._exported, "P-TWICE", place, "samples were exported twice")
+        self._require(self._compared, "P-ORDER", place, "samples were exported before the comparison")
+        items = inspected_items(self._case.plan)
+        is_planned = (body.agent, body.retention) == (items["agent"], items["retention"])
+        self._require(is_planned, "P-SAMPLES", place, "exported other episodes than planned")
+        self._exported = True
+
     def _on_dev(self, body: EvaluationFinished, place: str) -> None:
         """P7: DEV is played by the baseline and by candidates of a finished arm, before the arm's selection."""
         key = body.key
         self._once(key, "dev", place)
+        self._require_merged(key, place)
         if (key.arm, key.step) == BASELINE:
             self._require(not self._assessed, "P-ORDER", place, "the baseline played DEV after a selection")
             return
@@ -228,6 +278,7 @@ class Protocol:
         """P7, P8: final is opened after all selections, for the baseline and the assessed states alone."""
         key = body.key
         self._once(key, "final", place)
+        self._require_merged(key, place)
         self._require(
             set(self._assessed) == set(self._case.arms), "P-ORDER", place, "final was opened before all selections"
         )
@@ -263,6 +314,10 @@ class Protocol:
         failed = any(not passed for passed in self._qualified.values())
         is_reached = self._compared if body.outcome == "assessed" else failed
         self._require(is_reached, "P-CLOSE", place, f"the outcome '{body.outcome}' was not reached")
+        needs_samples = body.outcome == "assessed" and self._case.plan.recipe.assessment.inspected > 0
+        self._require(
+            self._exported or not needs_samples, "P-SAMPLES", place, "no samples were exported for a reviewer"
+        )
 
 
 def _place(entry: Entry) -> str:

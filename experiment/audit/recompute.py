@@ -1,4 +1,4 @@
-"""R3, R5, R6: the verdicts are decided again with the functions that decided them, and compared bit for bit."""
+"""R3, R5 to R8: the verdicts are decided again with the functions that decided them, and compared bit for bit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import combinations
 
 from experiment.audit.case import Case
 from experiment.audit.evidence import EvidenceError, read_trained_records
+from experiment.audit.policies import recompute_merge, recompute_samples
 from experiment.audit.protocol import BASELINE
 from experiment.decisions.assessment import compare
 from experiment.decisions.equality import compare_branches
@@ -18,7 +19,9 @@ from experiment.records.entry import (
     AssessmentMade,
     BranchFinished,
     EvaluationFinished,
+    PolicyMerged,
     QualificationResult,
+    SamplesExported,
     SelectionMade,
     TrainStep,
 )
@@ -31,11 +34,15 @@ Suites = dict[str, tuple[ItemOutcome, ...]]
 
 def recompute_all(case: Case) -> None:
     """Decide everything again that the journal reports as decided."""
-    counts = {"qualification": 0, "selection": 0, "comparison": 0}
+    counts = {"qualification": 0, "merge": 0, "selection": 0, "comparison": 0, "samples": 0}
     for entry in case.view.entries:
         body, place = entry.body, f"record {entry.seq} ({entry.type})"
         if isinstance(body, QualificationResult):
             counts["qualification"] += _recompute_qualification(case, body, place)
+        elif isinstance(body, PolicyMerged):
+            counts["merge"] += recompute_merge(case, body, place)
+        elif isinstance(body, SamplesExported):
+            counts["samples"] += recompute_samples(case, body, place)
         elif isinstance(body, SelectionMade):
             counts["selection"] += _recompute_selection(case, body.verdict, place)
         elif isinstance(body, AssessmentMade):

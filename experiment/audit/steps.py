@@ -146,6 +146,12 @@ class StepChecks:
         rates = family_rates(results, self._case.plan.recipe.training.rollouts_per_prompt)
         self._case.notes.require(body.ends == ends, "R-STEP", place, f"`ends` is {body.ends}, not {ends}")
         self._case.notes.require(
+            body.divergences == _divergences(trained),
+            "R-STEP",
+            place,
+            "`divergences` does not follow from the rollouts",
+        )
+        self._case.notes.require(
             body.families == rates, "R-STEP", place, "`families` does not follow from the rollouts"
         )
 
@@ -154,6 +160,10 @@ def _reward(played: Played, format_weight: float) -> float | None:
     if played.outcome is None:
         return None
     return float(played.outcome.success) + format_weight * played.format
+
+
+def _divergences(trained: Sequence[Trained]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(Counter(name for each in trained for name in each.played.divergences).items()))
 
 
 def _first(found: Sequence[object], planned: Sequence[object]) -> str:

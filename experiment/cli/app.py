@@ -177,6 +177,22 @@ def report(
 
 
 @app.command()
+def record_inspection(
+    run_dir: RunArgument,
+    form: Annotated[Path, typer.Option(help="A filled-in copy of the run's samples/form.toml.")],
+    reviewer: Annotated[str, typer.Option(help="Who read the samples.")],
+    kind: Annotated[str, typer.Option("--as", help="human or agent.")] = "human",
+) -> None:
+    """Record that somebody read the preselected samples of a finished run, and what was found."""
+    from experiment.pipeline.inspection import record_inspection as record
+
+    if kind not in {"human", "agent"}:
+        message = f"--as {kind}: expected human or agent"
+        raise UsageError(message)
+    typer.echo(f"inspection: {record(run_dir, form, reviewer=reviewer, kind=kind)}")  # type: ignore[arg-type]
+
+
+@app.command()
 def solve(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None) -> None:
     """Play every episode with the scripted solver and with a policy that does nothing."""
     from experiment.pipeline.recipes import load_recipe

@@ -9,6 +9,7 @@ from experiment.records.entry import (
     BranchFinished,
     CheckpointSealed,
     EvaluationFinished,
+    PolicyMerged,
     QualificationResult,
     SelectionMade,
     TrainFinished,
@@ -35,6 +36,8 @@ class Progress:
     """By (arm, step)."""
     trained: frozenset[str]
     """Arms that have done all steps."""
+    merges: dict[tuple[str, int], PolicyMerged]
+    """By (arm, step)."""
     evaluations: dict[EvaluationKey, EvaluationFinished]
     selections: dict[str, SelectionMade]
 
@@ -50,7 +53,7 @@ class Progress:
 
 def fold_progress(entries: Iterable[Entry]) -> Progress:  # noqa: C901 - one branch per kind of fact
     """Fold records into what is done; a fact recorded later replaces nothing, it only adds."""
-    progress = Progress({}, {}, {}, {}, frozenset(), {}, {})
+    progress = Progress({}, {}, {}, {}, frozenset(), {}, {}, {})
     trained = set()
     for entry in entries:
         body = entry.body
@@ -64,6 +67,8 @@ def fold_progress(entries: Iterable[Entry]) -> Progress:  # noqa: C901 - one bra
             progress.checkpoints.setdefault((body.arm, body.step), body)
         elif isinstance(body, TrainFinished):
             trained.add(body.arm)
+        elif isinstance(body, PolicyMerged):
+            progress.merges.setdefault((body.arm, body.step), body)
         elif isinstance(body, EvaluationFinished):
             progress.evaluations.setdefault(body.key, body)
         elif isinstance(body, SelectionMade):
@@ -74,6 +79,7 @@ def fold_progress(entries: Iterable[Entry]) -> Progress:  # noqa: C901 - one bra
         progress.steps,
         progress.checkpoints,
         frozenset(trained),
+        progress.merges,
         progress.evaluations,
         progress.selections,
     )

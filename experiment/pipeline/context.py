@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from experiment.errors import BudgetExhaustedError
+from experiment.errors import BudgetExhaustedError, PlanError
 from experiment.journal.chain import Artifact, Entry
 from experiment.journal.clock import CLOCK
 from experiment.journal.progress import active_seconds
+from experiment.journal.recovery import RECOVERY_NAME
 from experiment.journal.writer import JournalWriter
 from experiment.pipeline.workers import Chain, WorkerPool
 from experiment.records.base import Record
+from experiment.records.entry import EnvironmentObserved, WorkerEnvironment
+from experiment.records.job import WorkerReady
 from experiment.records.plan import Plan
 
 
@@ -53,10 +56,38 @@ class RunContext:
 
         Raises:
             BudgetExhaustedError: The budget was spent meanwhile; the workers have sealed what they had.
+            PlanError: A worker runs in another environment than the plan froze or the run began in.
             StoppedError: A stop was requested; the workers have ended in good order.
             ExperimentError: What a worker or `on_event` reported.
         """
-        self.pool.run(chains, on_event, self.check_budget)
+
+        def take(key: str, event: Record) -> None:
+            if isinstance(event, WorkerReady):
+                self._check_environment(event.environment)
+            else:
+                on_event(key, event)
+
+        self.pool.run(chains, take, self.check_budget)
+
+    def _check_environment(self, found: WorkerEnvironment) -> None:
+        """Return only where a worker computes like the plan says and like all workers of this run before it.
+
+        Raises:
+            PlanError: Names what is different.
+        """
+        planned = self.plan.recipe.compute.threads
+        if found.threads != planned:
+            message = f"a worker computes with {found.threads} threads, the plan froze {planned}"
+            raise PlanError(message, remedy="Find what sets the number of threads, then continue with --resume.")
+        first = next((each.body for each in self.journal.entries if isinstance(each.body, EnvironmentObserved)), None)
+        if first is None:
+            self.append("env.observed", EnvironmentObserved(environment=found))
+            return
+        for name in WorkerEnvironment.model_fields:
+            was, now = getattr(first.environment, name), getattr(found, name)
+            if was != now:
+                message = f"a worker's {name} is {now!r}, the run began with {was!r}"
+                raise PlanError(message, remedy="Continue on the machine where the run began, or prepare a fresh plan.")
 
     def check_budget(self) -> None:
         """Return only while the plan's wall budget lasts.
@@ -70,6 +101,11 @@ class RunContext:
         if spent >= hours * 3600:
             message = f"{self.run_dir}: {spent / 3600:.4f} of {hours:.4f} hours are spent"
             raise BudgetExhaustedError(message)
+
+    @property
+    def recovery_dir(self) -> str:
+        """Where what may not be used is kept for people to look at."""
+        return str(self.run_dir / RECOVERY_NAME)
 
     def artifact(self, path: str, digest: str, size: int, role: str) -> Artifact:
         """An artifact of this run, from a path relative to the workspace."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from experiment.decisions.merging import has_no_effect, merge_problems
 from experiment.errors import FaultError
 from experiment.journal.progress import fold_progress
 from experiment.pipeline.context import RunContext
 from experiment.pipeline.workers import Chain
 from experiment.records.base import Record
-from experiment.records.entry import EvaluationFinished
-from experiment.records.job import EvaluatedPolicy, EvaluateJob, EvaluationDone, Progressed
+from experiment.records.entry import EvaluationFinished, PolicyMerged
+from experiment.records.job import EvaluatedPolicy, EvaluateJob, EvaluationDone, MergeDone, Progressed
 from experiment.records.verdict import EvaluationKey
 
 BASELINE = "baseline"
@@ -58,11 +59,47 @@ def play_keys(
             )
             artifact = context.artifact(event.evidence_path, event.evidence, event.evidence_bytes, "evidence")
             context.append(f"{stage}.result", body, [artifact])
+        elif isinstance(event, MergeDone):
+            _check_merge(context, stage, PolicyMerged(arm=event.arm, step=event.step, facts=event.facts))
 
     if chains:
         context.work(chains, on_event)
     results = fold_progress(context.journal.entries).evaluations
     return {key: results[key] for wanted in keys.values() for key in wanted}
+
+
+def _check_merge(context: RunContext, stage: Literal["dev", "final"], body: PolicyMerged) -> None:
+    """Record how a policy's weights were made, before anything that it plays counts.
+
+    Raises:
+        FaultError: They are not the baseline's with the sealed adapter, or differ from an earlier evaluation's, or
+            are to be assessed in the end and are the baseline's in every element.
+    """
+    progress = fold_progress(context.journal.entries)
+    label = f"{body.arm}@{body.step}"
+    problems = list(
+        merge_problems(
+            body.facts,
+            reference=progress.branches[body.arm, "straight"].reference,
+            state=dict(progress.checkpoints[body.arm, body.step].state),
+        )
+    )
+    if stage == "final" and has_no_effect(body.facts):
+        problems.append("the adapter changes no weight, so this is the baseline again")
+    before = progress.merges.get((body.arm, body.step))
+    if before is not None and before != body:
+        problems.append("the weights differ from those of an earlier evaluation")
+    if problems:
+        message = f"{label}: {problems[0]}"
+        raise FaultError(message, remedy="Audit the run, and find what changed the weights before resuming.")
+    if before is None:
+        context.append("merge.result", body)
+        facts = body.facts
+        share = f"{facts.vanishing / facts.changed:.1%}" if facts.changed else "none"
+        context.watcher.note(
+            f"{label}: {facts.changed} of {facts.elements} targeted weights changed; rounded to bfloat16 {share} of "
+            "the changes would vanish"
+        )
 
 
 def split_evenly(keys: Sequence[EvaluationKey], workers: int) -> list[list[EvaluationKey]]:
@@ -83,6 +120,7 @@ def _chain(context: RunContext, stage: str, label: str, share: Sequence[Evaluati
             plan_path=str(context.run_dir / "plan.json"),
             policies=tuple(_evaluated(context, policy, tuple(keys)) for policy, keys in by_policy),
             evidence_dir=str(context.run_dir / "evidence" / stage),
+            recovery_dir=context.recovery_dir,
         )
 
     return Chain((label,), [lambda: [make()]])

@@ -28,6 +28,7 @@ from experiment.sealing.files import write_atomic
 
 PLAN_FILE: Final = "plan.json"
 SEAL_FILE: Final = "plan.seal"
+CLAIM_FILE: Final = "claim"
 CONTENTS_FILE: Final = "supervised-contents.json"
 
 
@@ -110,7 +111,25 @@ def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
         baseline_attempts=sum(family.episodes for family in measured),
         schedule=build_schedule(recipe, sets["train"]),
         power=power_table(recipe.episodes.final.count, len(recipe.assessment.seeds)),
+        predecessors=find_predecessors(sets["final"]),
     )
+
+
+def find_predecessors(final: Sequence[Episode]) -> tuple[str, ...]:
+    """Digests of the plans under `plans/` that were run and share an episode with a final set, sorted.
+
+    Whoever reads the plan then sees that the set is not fresh, whether or not its author says so.
+    """
+    contents = {episode.content for episode in final}
+    found = set()
+    for claim in Path("plans").glob(f"*/{CLAIM_FILE}"):
+        try:
+            plan, digest = load_plan(claim.parent / PLAN_FILE)
+        except (UsageError, PlanError):
+            continue  # of another version, or damaged: it cannot be read, so nothing can be said about it
+        if contents & {episode.content for episode in plan.final}:
+            found.add(digest)
+    return tuple(sorted(found))
 
 
 def fresh_plan_dir(name: str) -> Path:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from experiment.errors import BudgetExhaustedError, ExperimentError, PlanError, QualificationError, UsageError
 from experiment.journal.lock import LOCK_NAME
@@ -22,7 +21,7 @@ from experiment.journal.reader import JOURNAL_NAME, read_journal
 from experiment.journal.writer import JournalWriter
 from experiment.pipeline.context import RunContext, Watcher
 from experiment.pipeline.inputs import verify_inputs
-from experiment.pipeline.prepare import PLAN_FILE, list_folder, load_plan
+from experiment.pipeline.prepare import CLAIM_FILE, PLAN_FILE, list_folder, load_plan
 from experiment.pipeline.stage1_qualify import qualify
 from experiment.pipeline.stage2_train import train
 from experiment.pipeline.stage3_select import select
@@ -36,8 +35,6 @@ from experiment.sealing.canonical import encode_record
 from experiment.sealing.digests import CONTEXT_PLAN, derive
 from experiment.sealing.files import FILES, write_atomic
 from experiment.sealing.sources import scan_sources
-
-CLAIM_FILE: Final = "claim"
 
 
 @dataclass(frozen=True, slots=True)

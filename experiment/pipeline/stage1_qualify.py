@@ -101,6 +101,7 @@ def _task(context: RunContext, arm: str, branch: Branch, stop_at: int, resume_at
         arm=arm,
         evidence_dir=str(folder / "evidence"),
         checkpoint_dir=str(folder / "checkpoints"),
+        recovery_dir=context.recovery_dir,
         work_dir=str(context.run_dir / "work" / f"qualify-{arm}-{branch}"),
         resume_from=None if resume_at is None else str(folder / "checkpoints" / f"step-{resume_at:06d}"),
         stop_at=stop_at,

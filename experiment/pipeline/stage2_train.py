@@ -68,6 +68,7 @@ def _job(context: RunContext, arm: str) -> Callable[[], Sequence[Task]]:
             arm=arm,
             evidence_dir=str(context.run_dir / "evidence" / "train" / arm),
             checkpoint_dir=str(context.run_dir / "checkpoints" / arm),
+            recovery_dir=context.recovery_dir,
             work_dir=str(context.run_dir / "work" / f"train-{arm}"),
             resume_from=str(context.run_dir / checkpoint.path) if checkpoint else None,
             stop_at=context.plan.recipe.training.steps,
@@ -142,6 +143,7 @@ class _ArmRecorder:
             facts=event.facts,
             families=event.families,
             ends=event.ends,
+            divergences=event.divergences,
             seconds=event.seconds,
             rollout_seconds=event.rollout_seconds,
         )

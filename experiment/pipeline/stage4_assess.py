@@ -8,6 +8,7 @@ from experiment.decisions.assessment import check_planned, compare
 from experiment.journal.progress import fold_progress
 from experiment.pipeline.context import RunContext
 from experiment.pipeline.evaluations import BASELINE, PolicyRef, play_keys
+from experiment.pipeline.inspection import export_samples
 from experiment.records.entry import AssessmentMade, EvaluationFinished
 from experiment.records.plan import Plan
 from experiment.records.recipe import Recipe
@@ -17,7 +18,7 @@ SUITES: tuple[Suite, ...] = ("agent", "retention")
 
 
 def assess(context: RunContext) -> tuple[Comparison, ...]:
-    """Leave the final comparisons in the journal, and return them.
+    """Leave the final comparisons and the reviewer's samples in the journal, and return the comparisons.
 
     Raises:
         FaultError: A worker broke, or an episode has no verdict.
@@ -25,6 +26,7 @@ def assess(context: RunContext) -> tuple[Comparison, ...]:
     """
     for entry in context.journal.entries:
         if isinstance(entry.body, AssessmentMade):
+            export_samples(context)
             return entry.body.comparisons
     progress = fold_progress(context.journal.entries)
     selections = [progress.selections[arm.name].verdict for arm in context.plan.recipe.arms]
@@ -35,6 +37,7 @@ def assess(context: RunContext) -> tuple[Comparison, ...]:
     results = play_keys(context, "final", keys)
     comparisons = compare_all(context.plan, selections, results)
     context.append("stats.result", AssessmentMade(comparisons=comparisons))
+    export_samples(context)
     return comparisons
 
 

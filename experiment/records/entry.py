@@ -10,6 +10,7 @@ from experiment.records.verdict import (
     EqualityVerdict,
     EvaluationKey,
     ItemOutcome,
+    MergeFacts,
     SelectionVerdict,
 )
 
@@ -54,6 +55,27 @@ class InputsVerified(Record):
 
     inputs: Count
     size_bytes: Count
+
+
+class WorkerEnvironment(Record):
+    """What arithmetic depends on beside the frozen inputs, as a worker process finds it when its settings are made."""
+
+    threads: Positive
+    interop_threads: Positive
+    device: str
+    """Name of the accelerator, or of the processor."""
+    capability: str
+    """Instruction set that kernels are chosen by, or compute capability of the accelerator."""
+    torch: str
+    """Version with its build suffix."""
+    deterministic: bool
+    """Whether kernels without a deterministic implementation are refused."""
+
+
+class EnvironmentObserved(Record):
+    """The first worker's environment; every later worker has to find the same."""
+
+    environment: WorkerEnvironment
 
 
 class BranchFinished(Record):
@@ -117,6 +139,8 @@ class TrainStep(Record):
     families: tuple[FamilyRates, ...]
     ends: tuple[tuple[str, Count], ...]
     """(how rollouts ended, count), sorted."""
+    divergences: tuple[tuple[str, Count], ...]
+    """(class of harmless divergence between sampled text and parsed calls, turns), sorted."""
     seconds: float
     rollout_seconds: float
 
@@ -147,6 +171,14 @@ class TrainFinished(Record):
     steps: Positive
 
 
+class PolicyMerged(Record):
+    """A checkpoint's weights, as they were made for its first evaluation; later ones have to make the same."""
+
+    arm: Name
+    step: Positive
+    facts: MergeFacts
+
+
 class EvaluationFinished(Record):
     """One policy played one set at one generation seed."""
 
@@ -166,6 +198,16 @@ class AssessmentMade(Record):
     """The final comparisons."""
 
     comparisons: tuple[Comparison, ...]
+
+
+class SamplesExported(Record):
+    """Preselected final episodes were written out for a reviewer, as the artifacts of this record."""
+
+    agent: tuple[str, ...]
+    """Episodes, the first of the final set."""
+    retention: tuple[str, ...]
+    samples: Digest
+    """BLAKE3 of the samples' file."""
 
 
 class Warned(Record):
@@ -196,6 +238,7 @@ BODIES: dict[str, type[Record]] = {
     "genesis": Genesis,
     "resume": Resume,
     "inputs.verified": InputsVerified,
+    "env.observed": EnvironmentObserved,
     "qual.branch": BranchFinished,
     "qual.result": QualificationResult,
     "train.start": TrainStarted,
@@ -203,10 +246,12 @@ BODIES: dict[str, type[Record]] = {
     "train.redone": StepRedone,
     "ckpt.sealed": CheckpointSealed,
     "train.stop": TrainFinished,
+    "merge.result": PolicyMerged,
     "dev.result": EvaluationFinished,
     "select.decision": SelectionMade,
     "final.result": EvaluationFinished,
     "stats.result": AssessmentMade,
+    "samples.exported": SamplesExported,
     "warn": Warned,
     "abort": Aborted,
     "close": Closed,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from experiment.records.base import Count, Digest, Name, Positive, Record
-from experiment.records.entry import FamilyRates, StepFacts
+from experiment.records.entry import FamilyRates, StepFacts, WorkerEnvironment
 from experiment.records.recipe import Recipe
-from experiment.records.verdict import EvaluationKey, ItemOutcome
+from experiment.records.verdict import EvaluationKey, ItemOutcome, MergeFacts
 
 
 class TrainJob(Record):
@@ -18,6 +18,8 @@ class TrainJob(Record):
     arm: Name
     evidence_dir: str
     checkpoint_dir: str
+    recovery_dir: str
+    """Where a rollout is kept that may not train."""
     work_dir: str
     resume_from: str | None
     stop_at: Positive
@@ -40,6 +42,8 @@ class EvaluateJob(Record):
     plan_path: str
     policies: tuple[EvaluatedPolicy, ...]
     evidence_dir: str
+    recovery_dir: str
+    """Where a rollout is kept that may not count."""
 
 
 class StarterJob(Record):
@@ -62,6 +66,12 @@ class TaskStarted(Record):
     number: Count
 
 
+class WorkerReady(Record):
+    """The worker has made its settings and tells what it found."""
+
+    environment: WorkerEnvironment
+
+
 class Progressed(Record):
     """Work was done; for progress bars only."""
 
@@ -76,6 +86,7 @@ class StepDone(Record):
     facts: StepFacts
     families: tuple[FamilyRates, ...]
     ends: tuple[tuple[str, Count], ...]
+    divergences: tuple[tuple[str, Count], ...]
     seconds: float
     rollout_seconds: float
     evidence_path: str
@@ -99,6 +110,14 @@ class TrainingDone(Record):
     state: tuple[tuple[str, Digest], ...]
     """(tensor or value, digest), every single one."""
     reference: Digest
+
+
+class MergeDone(Record):
+    """A checkpoint's policy is ready to be evaluated."""
+
+    arm: Name
+    step: Positive
+    facts: MergeFacts
 
 
 class EvaluationDone(Record):
@@ -137,5 +156,16 @@ class Failed(Record):
 
 EVENTS: dict[str, type[Record]] = {
     cls.__name__: cls
-    for cls in (TaskStarted, Progressed, StepDone, CheckpointDone, TrainingDone, EvaluationDone, StarterDone, Failed)
+    for cls in (
+        TaskStarted,
+        WorkerReady,
+        Progressed,
+        StepDone,
+        CheckpointDone,
+        TrainingDone,
+        MergeDone,
+        EvaluationDone,
+        StarterDone,
+        Failed,
+    )
 }

@@ -72,3 +72,5 @@ class Plan(Record):
     """pass@1 of the baseline as its provenance says, for the monitors; 0 of 0 where it was not measured."""
     schedule: tuple[ScheduledStep, ...]
     power: tuple[PowerRow, ...]
+    predecessors: tuple[Digest, ...]
+    """Earlier plans of this workspace, sorted, that had a run and share final episodes with this one."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiment.records.base import Count, Name, Positive, Record
+from experiment.records.base import Count, Digest, Name, Positive, Record
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -151,6 +151,8 @@ class Assessment(Record):
     seeds: tuple[Count, ...]
     retention_seeds: tuple[Count, ...]
     resamples: Positive = 10_000
+    inspected: Count = 10
+    """How many final episodes of each suite, the first ones, are written out for a reviewer."""
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.95
 
 
@@ -233,8 +235,8 @@ class Recipe(Record):
 
     schema_version: Literal[1]
     name: Name
-    supersedes: str | None = None
-    """Digest of the plan that this one replaces."""
+    supersedes: Digest | None = None
+    """Digest of the plan that this one replaces, as in its `plan.seal`."""
     preregistration: Preregistration
     inputs: Inputs
     world: World

@@ -106,3 +106,26 @@ class TrainedRollout(Record):
     """float32, the trainer's log-probabilities of the completion, shape (retained tokens,)."""
     observation_mask: Base64
     """uint8, 1 where ECHO's cross-entropy applies, shape (retained tokens,); all zero in a GRPO arm."""
+
+
+class NativeEvent(Record):
+    """One call as the world itself logged it."""
+
+    name: str
+    arguments: tuple[tuple[str, str], ...]
+    text: str
+    is_error: bool
+
+
+class MisalignedRollout(Record):
+    """A rollout whose records disagree, with every source that was compared; it neither trained nor counted."""
+
+    problem: str
+    rollout: Rollout
+    completion_ids: Base64
+    """int32, what the trainer would have been given."""
+    sampled_mask: Base64
+    """uint8, 1 where the trainer would have taken a token as sampled."""
+    logprobs: Base64
+    """float32."""
+    native_calls: tuple[NativeEvent, ...]

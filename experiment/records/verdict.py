@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from experiment.records.base import Count, Name, Positive, Record
+from experiment.records.base import Count, Digest, Name, Positive, Record
 
 Suite = Literal["agent", "retention"]
 
@@ -55,6 +55,34 @@ class EqualityVerdict(Record):
     """How many digests and values were compared."""
     divergences: tuple[Divergence, ...]
     """The first divergence of each differing branch."""
+
+
+class MergeFacts(Record):
+    """What became of the baseline's weights when a checkpoint's adapter was put on them."""
+
+    base: Digest
+    """Of every weight before; the same digest as the reference policy's."""
+    adapter: Digest
+    """Of every tensor of the adapter; the same digest as in the checkpoint's record."""
+    weights: Digest
+    """Of every weight that is evaluated; equal to `base` where the adapter stays apart."""
+    form: Literal["merged", "apart"]
+    tensors: Positive
+    """Weights of the model."""
+    targeted: Positive
+    """Weights that the adapter changes."""
+    changed_tensors: Count
+    """Targeted weights with at least one changed element."""
+    elements: Positive
+    """Elements of the targeted weights."""
+    changed: Count
+    """Elements that base plus adapter makes different in float32."""
+    vanishing: Count
+    """Changed elements that are the base's again once both are rounded to bfloat16."""
+    largest: float
+    """Largest absolute change of an element."""
+    strays: Count
+    """Elements of the evaluated weights that are not base plus adapter in float32, untargeted weights included."""
 
 
 class CandidateScore(Record):

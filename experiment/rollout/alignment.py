@@ -19,16 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
+
+import numpy as np
 
 from experiment.decisions.tool_calls import parse_turn
 from experiment.errors import AlignmentError
 from experiment.records.episode import ToolSpec
-from experiment.records.rollout import Turn
+from experiment.records.rollout import MisalignedRollout, NativeEvent, Turn
 from experiment.rollout.chat import ChatFormat
 from experiment.rollout.context import context_digest
 from experiment.rollout.episode import PlayedRollout, is_shown
-from experiment.sealing.arrays import decode_array
-from experiment.sealing.canonical import decode
+from experiment.sealing.arrays import decode_array, encode_array
+from experiment.sealing.canonical import decode, encode_record
+from experiment.sealing.files import write_atomic
 
 _REACHED_WORLD = frozenset({"delivered", "world_error", "undelivered"})
 
@@ -55,6 +59,43 @@ def verify_alignment(played: PlayedRollout, chat: ChatFormat, tools: Sequence[To
     if problem:
         message = f"{where}: {problem}"
         raise AlignmentError(message)
+
+
+def require_aligned(played: Sequence[PlayedRollout], chat: ChatFormat, tools: Sequence[ToolSpec], keep: Path) -> None:
+    """Return only if every rollout is aligned; the first that is not is kept with all that was compared.
+
+    Args:
+        played: The rollouts.
+        chat: The tokenizer's format.
+        tools: The world's tools.
+        keep: Where to write it; the rollout's place and `.json` are added to the name.
+
+    Raises:
+        AlignmentError: Names the rollout, the turn, the first check that failed, and the file.
+    """
+    for each in played:
+        try:
+            verify_alignment(each, chat, tools)
+        except AlignmentError as error:
+            path = keep.with_name(f"misaligned-{keep.name}-{each.record.episode}-{each.record.rollout}.json")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, encode_record(_misaligned(each, str(error))))
+            message = f"{error}; all of it is kept in {path}"
+            raise AlignmentError(message) from error
+
+
+def _misaligned(played: PlayedRollout, problem: str) -> MisalignedRollout:
+    return MisalignedRollout(
+        problem=problem,
+        rollout=played.record,
+        completion_ids=encode_array(np.asarray(played.completion_ids, dtype=np.int32)),
+        sampled_mask=encode_array(np.asarray(played.sampled_mask, dtype=np.uint8)),
+        logprobs=encode_array(np.asarray(played.logprobs, dtype=np.float32)),
+        native_calls=tuple(
+            NativeEvent(name=call.name, arguments=call.arguments, text=call.result.text, is_error=call.result.is_error)
+            for call in played.native_calls
+        ),
+    )
 
 
 def _turn_problem(turn: Turn, context: Sequence[int], chat: ChatFormat, tools: Sequence[ToolSpec]) -> str | None:
@@ -97,9 +138,12 @@ def _whole_problem(played: PlayedRollout, ids: Sequence[int], mask: Sequence[int
         for event in chain.from_iterable(turn.calls for turn in played.record.turns)
         if event.status in _REACHED_WORLD
     ]
-    if len(reached) != len(played.native_calls):
-        return f"check 6: {len(reached)} calls in the conversation but {len(played.native_calls)} in the world's log"
-    for index, (event, native) in enumerate(zip(reached, played.native_calls, strict=True)):
+    native_calls = played.native_calls
+    if played.record.end == "fault" and len(native_calls) == len(reached) + 1:
+        native_calls = native_calls[:-1]  # a world that broke may have logged the call that it broke at
+    if len(reached) != len(native_calls):
+        return f"check 6: {len(reached)} calls in the conversation but {len(native_calls)} in the world's log"
+    for index, (event, native) in enumerate(zip(reached, native_calls, strict=True)):
         same_call = event.name == native.name and decode(event.arguments_json.encode()) == dict(native.arguments)
         same_kind = event.status == "undelivered" or (event.status == "world_error") == native.result.is_error
         if not (same_call and same_kind and is_shown(event.observation, native.result.text)):

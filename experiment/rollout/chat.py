@@ -8,12 +8,12 @@ cannot write role changes into the context and the span of pure output is known 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from experiment.decisions.divergence import write_call
 from experiment.environments.base import ScriptedTurn
 from experiment.errors import PlanError
 from experiment.records.episode import Message, ToolSpec
@@ -140,12 +140,7 @@ class ChatFormat:
 
 def turn_text(turn: ScriptedTurn) -> str:
     """Text of a scripted turn in the tool-call form that the parser reads."""
-    blocks = [
-        "<tool_call>\n"
-        + json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
-        + "\n</tool_call>"
-        for name, arguments in turn.calls
-    ]
+    blocks = [write_call(name, dict(arguments)) for name, arguments in turn.calls]
     return "\n".join(([turn.text] if turn.text else []) + blocks)
 
 

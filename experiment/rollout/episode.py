@@ -21,7 +21,7 @@ from experiment.errors import FaultError
 from experiment.policies.base import Policy, SampledTurn, TurnRequest
 from experiment.records.episode import Episode
 from experiment.records.recipe import Sampling
-from experiment.records.rollout import INVALID_STATUSES, CallStatus, Rollout, RolloutEnd, ToolEvent, Turn
+from experiment.records.rollout import INVALID_STATUSES, CallStatus, Rollout, RolloutEnd, Score, ToolEvent, Turn
 from experiment.rollout.chat import ChatFormat
 from experiment.rollout.context import context_digest
 from experiment.sealing.arrays import encode_array
@@ -179,21 +179,30 @@ class RolloutLoop:
             text = text[: self._sampling.max_observation_chars] + _CUT_MARK
         return _event(call, "world_error" if result.is_error else "delivered", text)
 
+    def _judge(self, live: _Live) -> Score | None:
+        """The verifier's view; None where the world broke, in a call or when it was asked for the verdict."""
+        if live.end == "fault":
+            return None
+        try:
+            return live.session.verify(live.turns[-1].text if live.end == "answer" else "")
+        except FaultError:
+            return None
+
     def _finish(self, live: _Live) -> PlayedRollout:
         """Judge a rollout and freeze it."""
         if live.end is None:
             message = f"rollout {live.attempt.episode.id}/{live.attempt.rollout} was judged before it ended"
             raise FaultError(message)
         calls = [event for turn in live.turns for event in turn.calls]
-        answer = live.turns[-1].text if live.end == "answer" else ""
+        score = self._judge(live)
         record = Rollout(
             episode=live.attempt.episode.id,
             family=live.attempt.episode.family,
             rollout=live.attempt.rollout,
             prompt_ids=encode_array(np.asarray(live.prompt_ids, dtype=np.int32)),
             turns=tuple(live.turns),
-            end=live.end,
-            score=None if live.end == "fault" else live.session.verify(answer),
+            end=live.end if score is not None else "fault",
+            score=score,
             tool_errors=sum(event.status == "world_error" for event in calls),
             invalid_calls=sum(event.status in INVALID_STATUSES for event in calls),
             tokens_generated=live.generated,

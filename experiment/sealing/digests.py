@@ -22,6 +22,7 @@ CONTEXT_GENESIS = "experiment 2026-11-29 journal genesis v1"
 CONTEXT_PLAN = "experiment 2026-11-29 plan v1"
 CONTEXT_TREE = "experiment 2026-11-29 tree v1"
 CONTEXT_HEAD = "experiment 2026-11-29 journal head v1"
+CONTEXT_INSPECTION = "experiment 2026-11-29 inspection v1"
 CONTEXT_SEED = "experiment 2026-11-29 seed v1"
 CONTEXT_EPISODE = "experiment 2026-11-29 episode v1"
 

@@ -1,4 +1,4 @@
-"""Loading of policies: the frozen baseline, its tokenizer, and trained adapters."""
+"""Loading of the frozen baseline and its tokenizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiment.records.recipe import Compute, Lora, Recipe
@@ -27,16 +27,6 @@ def load_model(path: Path, compute: Compute) -> Any:
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[compute.dtype]
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
     return model.to(compute.device)
-
-
-def load_adapter(model: Any, checkpoint: Path) -> Any:
-    """The model with a checkpoint's adapter, in evaluation mode.
-
-    In float32 the adapter is merged into the weights, as it is for sampling in training; in bfloat16 it stays apart,
-    because merging would round most of it away.
-    """
-    policy = PeftModel.from_pretrained(model, checkpoint)
-    return (policy.merge_and_unload() if model.dtype == torch.float32 else policy).eval()
 
 
 def lora_config(lora: Lora) -> LoraConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from experiment.errors import AlignmentError, FaultError
 from experiment.records.plan import Plan
 from experiment.records.recipe import Arm
 from experiment.records.rollout import INVALID_STATUSES, Rollout, TrainedRollout
-from experiment.rollout.alignment import verify_alignment
+from experiment.rollout.alignment import require_aligned
 from experiment.rollout.chat import ChatFormat
 from experiment.rollout.episode import Attempt, PlayedRollout, RolloutLoop
 from experiment.sealing.arrays import decode_array, encode_array
@@ -38,9 +39,10 @@ class PlayedStep:
 class StepPlayer:
     """Plays the plan's schedule for one arm."""
 
-    def __init__(self, plan: Plan, arm: Arm, chat: ChatFormat, environment: Environment) -> None:
+    def __init__(self, plan: Plan, arm: Arm, chat: ChatFormat, environment: Environment, recovery: Path) -> None:
         self.plan = plan
         self.arm = arm
+        self._recovery = recovery
         self._chat = chat
         self._environment = environment
         self._sampler: Sampler | None = None
@@ -73,8 +75,8 @@ class StepPlayer:
             attempts,
             lambda attempt, turn: derive_seed(root, "train", step, attempt.episode.id, attempt.rollout, turn),
         )
-        for each in played:
-            verify_alignment(each, self._chat, self._environment.tools)
+        place = f"train-{self.arm.name}-{step:06d}"
+        require_aligned(played, self._chat, self._environment.tools, self._recovery / place)
         weight = self.plan.recipe.training.format_weight
         return PlayedStep(
             step=step,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft.tuners.lora import LoraLayer
 
 from experiment.policies.hf import HFPolicy
 from experiment.records.recipe import Recipe
+from experiment.training.merging import lora_layers
 from experiment.training.models import load_baseline
+from experiment.training.state import plain_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,7 @@ class _Merge:
 
     def __init__(self, trained: Any, copy: Any) -> None:
         targets = dict(copy.named_modules())
-        self._pairs = [
-            (module, targets[name.removeprefix("base_model.model.")].weight)
-            for name, module in trained.named_modules()
-            if isinstance(module, LoraLayer)
-        ]
+        self._pairs = [(layer, targets[plain_name(name)].weight) for name, layer in lora_layers(trained)]
 
     def __call__(self) -> None:
         """Bring the copy up to date."""

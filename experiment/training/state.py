@@ -28,13 +28,18 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 def trainer_state(trainer: Any) -> dict[str, str]:
     """Digests of adapter, optimizer, scheduler, random streams and counters of a live trainer."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    state = {f"adapter/{name}": tensor_digest(value) for name, value in get_peft_model_state_dict(model).items()}
+    state = adapter_state(model)
     state |= _optimizer_state(trainer.optimizer, model)
     state |= {f"scheduler/{name}": _value_digest(value) for name, value in trainer.lr_scheduler.state_dict().items()}
     state |= random_state()
     state["counters/global_step"] = _value_digest(trainer.state.global_step)
     state["counters/num_input_tokens_seen"] = _value_digest(trainer.state.num_input_tokens_seen)
     return dict(sorted(state.items()))
+
+
+def adapter_state(model: Any) -> dict[str, str]:
+    """Digests of the tensors of a PEFT model's adapter."""
+    return {f"adapter/{name}": tensor_digest(value) for name, value in get_peft_model_state_dict(model).items()}
 
 
 def random_state() -> dict[str, str]:
@@ -52,9 +57,17 @@ def random_state() -> dict[str, str]:
 
 
 def reference_digest(model: Any) -> str:
-    """Digest of every weight that is not part of the adapter: the policy that the KL term is measured against."""
-    named = ((name, value) for name, value in model.state_dict().items() if "lora_" not in name)
+    """Digest of every weight that is not part of an adapter, the same whether or not there is one around them.
+
+    While training it names the policy that the KL term is measured against.
+    """
+    named = ((plain_name(name), value) for name, value in model.state_dict().items() if "lora_" not in name)
     return digest_bytes(encode([[name, tensor_digest(value)] for name, value in sorted(named)]))
+
+
+def plain_name(name: str) -> str:
+    """A weight's name without what PEFT puts around it."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 
 def parts(state: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

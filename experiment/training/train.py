@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
+from experiment.decisions.divergence import count_divergences
 from experiment.decisions.families import family_rates
 from experiment.environments.base import Environment
 from experiment.errors import FaultError, PlanError
 from experiment.records.base import Record
 from experiment.records.entry import StepFacts
-from experiment.records.job import CheckpointDone, Progressed, StepDone, TrainingDone, TrainJob
+from experiment.records.job import CheckpointDone, Progressed, StepDone, TrainingDone, TrainJob, WorkerReady
 from experiment.records.plan import Plan
 from experiment.rollout.chat import ChatFormat
 from experiment.rollout.evidence import write_evidence
 from experiment.training.checkpoint import open_checkpoint, seal_checkpoint
-from experiment.training.determinism import configure
+from experiment.training.determinism import configure, observe
 from experiment.training.models import load_baseline, load_tokenizer
 from experiment.training.player import PlayedStep, StepPlayer, sampler_gaps, strict_results, trained_rollouts
 from experiment.training.sampler import build_sampler
@@ -49,10 +50,11 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
         raise PlanError(message)
     sealed = open_checkpoint(Path(job.resume_from)) if job.resume_from else None
     configure(recipe.compute, recipe.seed)
+    emit(WorkerReady(environment=observe(recipe.compute)))
     tokenizer = load_tokenizer(recipe)
     model = load_baseline(recipe)
     chat = ChatFormat(tokenizer, environment.tools)
-    player = StepPlayer(plan, arm, chat, environment)
+    player = StepPlayer(plan, arm, chat, environment, Path(job.recovery_dir))
     trainer = build_trainer(
         player,
         model=model,
@@ -121,6 +123,7 @@ class _Recorder(TrainerCallback):  # type: ignore[misc]
                 facts=facts,
                 families=family_rates(strict_results(step), self._plan.recipe.training.rollouts_per_prompt),
                 ends=tuple(sorted(Counter(each.record.end for each in step.rollouts).items())),
+                divergences=count_divergences(each.record for each in step.rollouts),
                 seconds=time.perf_counter() - self._started,
                 rollout_seconds=step.seconds,
                 evidence_path=str(path),

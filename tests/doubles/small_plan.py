@@ -110,7 +110,10 @@ def small_plan(recipe: Recipe) -> Plan:
         recipe=recipe,
         inputs=(FrozenInput(role="lock", path="lock.txt", kind="file", digest=digest_bytes(b"lock\n"), size_bytes=5),),
         environment=FrozenEnvironment(
-            python="3.11.0", implementation="CPython", machine="x86_64", distributions=(("numpy", "2.0.0"),)
+            python="3.11.0",
+            implementation="CPython",
+            machine="x86_64",
+            distributions=(("numpy", "2.0.0"), ("torch", "2.15.0")),
         ),
         tools=GermanTools().tools,
         chat_template=digest_bytes(b"template"),
@@ -124,6 +127,7 @@ def small_plan(recipe: Recipe) -> Plan:
         baseline_attempts=96,
         schedule=schedule,
         power=(PowerRow(discordant=0.2, items=sets.final.count, detectable=0.5),),
+        predecessors=(),
     )
 
 

@@ -9,51 +9,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from experiment.decisions.assessment import compare
+from experiment.decisions.divergence import count_divergences
 from experiment.decisions.equality import compare_branches
-from experiment.decisions.selection import score_candidate, select
 from experiment.journal.chain import Artifact, Entry
 from experiment.journal.reader import JournalView
 from experiment.journal.writer import JournalWriter
 from experiment.records.base import Record
 from experiment.records.entry import (
-    AssessmentMade,
     BranchFinished,
     CheckpointSealed,
     Closed,
+    EnvironmentObserved,
     EvaluationFinished,
     FamilyRates,
     Genesis,
     InputsVerified,
     QualificationResult,
-    SelectionMade,
     StepFacts,
     TrainFinished,
     TrainStarted,
     TrainStep,
+    WorkerEnvironment,
 )
-from experiment.records.episode import Episode
 from experiment.records.plan import PLAN_SCHEMA, Plan, ScheduledStep
 from experiment.records.recipe import Recipe
 from experiment.records.rollout import Rollout, TrainedRollout
 from experiment.records.verdict import (
-    CandidateScore,
-    Comparison,
     EvaluationKey,
-    SelectionVerdict,
-    Suite,
 )
 from experiment.sealing.arrays import decode_array
 from experiment.sealing.canonical import encode_record
 from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes, digest_file
 from experiment.sealing.seeds import derive_seed
 from experiment.sealing.trees import seal_tree
+from tests.doubles.small_assessment import REFERENCE, select_and_assess, skill
 from tests.doubles.small_plan import small_plan, small_recipe
-from tests.doubles.small_rollouts import attempt, chance, outcome, trained, write_lines
+from tests.doubles.small_rollouts import attempt, chance, trained, write_lines
 
 RUN = "small-run"
 BRANCHES: tuple[Literal["straight", "repeated", "resumed"], ...] = ("straight", "repeated", "resumed")
@@ -68,6 +62,9 @@ class SmallRun:
     digest: str
     records: list[tuple[str, Record, tuple[Artifact, ...]]] = field(default_factory=list)
     results: dict[tuple[str, int, str, str], list[EvaluationFinished]] = field(default_factory=dict)
+    played: dict[EvaluationKey, list[Rollout]] = field(default_factory=dict)
+    adapters: dict[tuple[str, int], str] = field(default_factory=dict)
+    """By (arm, step): digest of a sealed adapter."""
 
     def add(self, type_: str, body: Record, artifacts: Sequence[Artifact] = ()) -> None:
         """List a record."""
@@ -148,6 +145,13 @@ class SmallRun:
         return head
 
 
+def worker_environment(torch: str) -> WorkerEnvironment:
+    """What every worker of a small run finds."""
+    return WorkerEnvironment(
+        threads=1, interop_threads=1, device="processor", capability="AVX2", torch=torch, deterministic=True
+    )
+
+
 def draft_run(
     workspace: Path, *, recipe: Recipe | None = None, lift: float = 0.5, fails_qualification: bool = False
 ) -> SmallRun:
@@ -166,29 +170,26 @@ def draft_run(
     (run_dir / "plan.json").write_bytes(data)
     run = SmallRun(run_dir=run_dir, plan=plan, digest=derive(CONTEXT_PLAN, data))
     run.add("inputs.verified", InputsVerified(inputs=1, size_bytes=5))
+    run.add("env.observed", EnvironmentObserved(environment=worker_environment("2.15.0")))
     for number, arm in enumerate(plan.recipe.arms):
         _qualify(run, arm.name, lift, breaks=fails_qualification and number == 0)
     if not fails_qualification:
         for arm in plan.recipe.arms:
             _train(run, arm.name, lift)
-        _select_and_assess(run, lift)
+        select_and_assess(run, lift)
     return run
-
-
-def _skill(run: SmallRun, step: int, lift: float) -> float:
-    return 0.3 + lift * step / run.plan.recipe.training.steps
 
 
 def _group_lines(run: SmallRun, arm: str, scheduled: ScheduledStep, lift: float) -> list[TrainedRollout]:
     episodes = {each.id: each for each in run.plan.train}
     recipe, step = run.plan.recipe, scheduled.step
-    skill = _skill(run, step - 1, lift)
+    chance_of_success = skill(run, step - 1, lift)
 
     def play(name: str, rollout: int) -> Rollout:
         def seed_of(turn: int) -> int:
             return derive_seed(recipe.seed, "train", step, name, rollout, turn)
 
-        return attempt(episodes[name], rollout, skill, arm, step, seed_of=seed_of)
+        return attempt(episodes[name], rollout, chance_of_success, arm, step, seed_of=seed_of)
 
     return [
         line
@@ -251,7 +252,7 @@ def _qualify(run: SmallRun, arm: str, lift: float, *, breaks: bool) -> None:
             branch=branch,
             steps=tuple(facts),
             state=(("adapter", digest_bytes(b"adapter")), ("optimizer", digest_bytes(b"optimizer"))),
-            reference=digest_bytes(b"reference"),
+            reference=REFERENCE,
         )
         run.add("qual.branch", body, artifacts)
         bodies.append(body)
@@ -292,6 +293,7 @@ def _train(run: SmallRun, arm: str, lift: float) -> None:
             facts=_facts(run, arm, scheduled.step, artifact.b3, lines),
             families=_rates(lines),
             ends=tuple(sorted((end, ends.count(end)) for end in set(ends))),
+            divergences=count_divergences(line.rollout for line in lines),
             seconds=5.0 + chance(arm, scheduled.step, "seconds"),
             rollout_seconds=3.0,
         )
@@ -307,6 +309,7 @@ def _checkpoint(run: SmallRun, arm: str, step: int) -> None:
     partial.mkdir(parents=True)
     (partial / "adapter.bin").write_bytes(f"{arm} {step}".encode())
     seal = seal_tree(partial, run.run_dir / path)
+    run.adapters[arm, step] = digest_bytes(f"{arm} {step}".encode())
     run.add(
         "ckpt.sealed",
         CheckpointSealed(
@@ -314,87 +317,7 @@ def _checkpoint(run: SmallRun, arm: str, step: int) -> None:
             step=step,
             path=path,
             tree=seal.tree,
-            state=(("adapter", digest_bytes(f"{arm} {step}".encode())),),
+            state=(("adapter", run.adapters[arm, step]),),
             is_candidate=step in run.plan.recipe.checkpoints.candidates,
         ),
     )
-
-
-def _evaluate(run: SmallRun, key: EvaluationKey, items: Sequence[Episode], skill: float) -> EvaluationFinished:
-    root = run.plan.recipe.seed
-
-    def play(episode: Episode) -> Rollout:
-        def seed_of(turn: int) -> int:
-            return derive_seed(root, key.stage, key.suite, key.seed, episode.id, turn)
-
-        return attempt(episode, 0, skill, key.arm, key.step, key.seed, seed_of=seed_of)
-
-    rollouts = [play(each) for each in items]
-    path = f"evidence/{key.stage}/{key.arm}@{key.step}/{key.suite}-{key.seed}.jsonl"
-    write_lines(run.run_dir / path, rollouts)
-    artifact = run.artifact(path, "evidence")
-    body = EvaluationFinished(
-        key=key, evidence=artifact.b3, outcomes=tuple(outcome(each) for each in rollouts), seconds=4.0
-    )
-    run.add(f"{key.stage}.result", body, [artifact])
-    run.results.setdefault((key.arm, key.step, key.suite, key.stage), []).append(body)
-    return body
-
-
-def _evaluate_dev(run: SmallRun, arm: str, step: int, lift: float) -> tuple[EvaluationFinished, EvaluationFinished]:
-    assessment = run.plan.recipe.assessment
-
-    def key(suite: Suite) -> EvaluationKey:
-        seeds = assessment.seeds if suite == "agent" else assessment.retention_seeds
-        return EvaluationKey(arm=arm, step=step, suite=suite, stage="dev", seed=seeds[0])
-
-    skill = _skill(run, step, lift)
-    return (
-        _evaluate(run, key("agent"), run.plan.dev, skill),
-        _evaluate(run, key("retention"), run.plan.retention_dev, 0.6 + (0.3 if step else 0.0)),
-    )
-
-
-def _evaluate_final(run: SmallRun, arm: str, step: int, lift: float) -> None:
-    assessment = run.plan.recipe.assessment
-    for seed in assessment.seeds:
-        key = EvaluationKey(arm=arm, step=step, suite="agent", stage="final", seed=seed)
-        _evaluate(run, key, run.plan.final, _skill(run, step, lift))
-    for seed in assessment.retention_seeds:
-        key = EvaluationKey(arm=arm, step=step, suite="retention", stage="final", seed=seed)
-        _evaluate(run, key, run.plan.retention_final, 0.6 + (0.3 if step else 0.0))
-
-
-def _select_and_assess(run: SmallRun, lift: float) -> None:
-    checkpoints = run.plan.recipe.checkpoints
-    agent, retention = _evaluate_dev(run, "baseline", 0, lift)
-    baseline = score_candidate(0, agent.outcomes, retention.outcomes, None)
-    verdicts = []
-    for arm in run.plan.recipe.arms:
-        scores: list[CandidateScore] = []
-        for step in checkpoints.candidates:
-            agent, retention = _evaluate_dev(run, arm.name, step, lift)
-            scores.append(score_candidate(step, agent.outcomes, retention.outcomes, baseline))
-        verdicts.append(select(arm.name, baseline, scores, checkpoints.diagnostic))
-        run.add("select.decision", SelectionMade(verdict=verdicts[-1]))
-    _evaluate_final(run, "baseline", 0, lift)
-    for verdict in verdicts:
-        _evaluate_final(run, verdict.arm, verdict.assessed_step, lift)
-    run.add("stats.result", AssessmentMade(comparisons=tuple(_comparisons(run, verdicts))))
-
-
-def _comparisons(run: SmallRun, verdicts: Sequence[SelectionVerdict]) -> list[Comparison]:
-    recipe = run.plan.recipe
-    sides = [("baseline", 0, True)] + [(v.arm, v.assessed_step, v.selected_step is not None) for v in verdicts]
-    return [
-        compare(
-            run.results[before_arm, before_step, suite, "final"],
-            run.results[after_arm, after_step, suite, "final"],
-            root_seed=recipe.seed,
-            resamples=recipe.assessment.resamples,
-            confidence=recipe.assessment.confidence,
-            promoted=before_ok and after_ok,
-        )
-        for (before_arm, before_step, before_ok), (after_arm, after_step, after_ok) in combinations(sides, 2)
-        for suite in (("agent", "retention") if before_step == 0 else ("agent",))
-    ]

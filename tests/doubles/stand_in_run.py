@@ -5,6 +5,7 @@ The script is a drafted run (`small_run.py`): its evidence, its checkpoints, and
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 from collections.abc import Callable
@@ -23,14 +24,22 @@ from experiment.pipeline.run import RunOutcome, run
 from experiment.pipeline.workers import WorkerPool
 from experiment.records.base import Record
 from experiment.records.entry import EvaluationFinished, TrainStep
-from experiment.records.job import CheckpointDone, EvaluationDone, StepDone, TrainingDone
+from experiment.records.job import (
+    CheckpointDone,
+    EvaluationDone,
+    MergeDone,
+    StepDone,
+    TrainingDone,
+    WorkerReady,
+)
 from experiment.records.plan import Plan
 from experiment.records.recipe import Compute, Recipe
 from experiment.sealing.canonical import encode, encode_record
 from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes
 from experiment.sealing.trees import seal_tree, verify_tree
+from tests.doubles.small_assessment import merge_facts
 from tests.doubles.small_plan import small_recipe
-from tests.doubles.small_run import SmallRun, draft_run
+from tests.doubles.small_run import SmallRun, draft_run, worker_environment
 
 MODULE = "tests.doubles.stand_in_worker"
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +180,9 @@ def end(pid: int) -> None:
 
 def _write_events(drafted: SmallRun) -> None:
     script, marks = drafted.run_dir, drafted.plan.recipe.checkpoints
+    # A workspace's plan freezes this environment, and its workers say that they run in it.
+    ready = WorkerReady(environment=worker_environment(importlib.metadata.version("torch")))
+    _write_event(script / "events" / "ready", ready)
     total = drafted.plan.recipe.training.steps
     planned = {step for step in range(1, total + 1) if step % marks.recovery_every == 0}
     (script / "marks.json").write_bytes(encode(sorted(planned | {*marks.candidates, marks.diagnostic})))
@@ -203,6 +215,7 @@ def _write_step(script: Path, body: TrainStep, size: int) -> None:
         facts=body.facts,
         families=body.families,
         ends=body.ends,
+        divergences=body.divergences,
         seconds=body.seconds,
         rollout_seconds=body.rollout_seconds,
         evidence_path="@EVIDENCE@",
@@ -211,6 +224,8 @@ def _write_step(script: Path, body: TrainStep, size: int) -> None:
     _write_event(events / f"step-{step:06d}", done)
     state = tuple((part, digest_bytes(f"{arm} {step} {part}".encode())) for part in ("adapter", "optimizer"))
     tree = verify_tree(checkpoint).tree
+    facts = merge_facts(dict(state)["adapter"])
+    _write_event(events / f"merge-{step:06d}", MergeDone(arm=arm, step=step, facts=facts))
     _write_event(
         events / f"checkpoint-{step:06d}", CheckpointDone(step=step, path="@CHECKPOINT@", tree=tree, state=state)
     )

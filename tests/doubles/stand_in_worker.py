@@ -25,6 +25,8 @@ WORDS = {"half": b"", "garbage": b"\xff loading weights: 100 %\n", "stranger": b
 CHANGES = {
     "differ": (b'["rollouts",6]', b'["rollouts",7]'),
     "corrupt": (b'["corrupted_rollouts",0]', b'["corrupted_rollouts",1]'),
+    "stray": (b'"strays":0', b'"strays":1'),
+    "idle": (b'"changed":900', b'"changed":0'),
 }
 
 _stop_requested = False
@@ -127,7 +129,14 @@ def _train(job: dict[str, Any]) -> int:
 
 
 def _evaluate(job: dict[str, Any]) -> int:
+    merged = None
     for key in (key for policy in job["policies"] for key in policy["keys"]):
+        if key["step"] and merged != (key["arm"], key["step"]):
+            merged = (key["arm"], key["step"])
+            line = (SCRIPT / "events" / key["arm"] / f"merge-{key['step']:06d}").read_bytes()
+            if f"{key['stage']}/{key['arm']}@{key['step']}" == FAULT_PLACE:
+                line = line.replace(*CHANGES.get(FAULT, (line, line)))
+            _send(line)
         if _stop_requested:
             _emit("Failed", error="StoppedError", message="asked to stop")
             return STOPPED
@@ -151,6 +160,7 @@ def main() -> int:
         if code or _stop_requested:
             break
         _emit("TaskStarted", number=number)
+        _send((SCRIPT / "events" / "ready").read_bytes())
         _emit("Progressed", label="", done=0, total=1)
         code = _train(task) if task["kind"] == "train" else _evaluate(task)
     return code

@@ -127,6 +127,7 @@ class Branch:
             arm=self.arm,
             evidence_dir=str(self.folder / "evidence"),
             checkpoint_dir=str(self.folder / "checkpoints"),
+            recovery_dir=str(self.folder / "recovery"),
             work_dir=str(self.folder / "work"),
             resume_from=str(resume_from) if resume_from else None,
             stop_at=stop_at,
@@ -175,7 +176,7 @@ def scripted_player(plan: Plan, arm: Arm, world: Environment, scripts: Scripts) 
         ]
         for episode in plan.train
     }
-    player = StepPlayer(plan, arm, chat, world)
+    player = StepPlayer(plan, arm, chat, world, Path(plan.recipe.inputs.baseline) / "recovery")
     player.sample_from(Sampler(DrawnScripts(table), lambda: None))
     return player, model, tokenizer
 

@@ -15,7 +15,7 @@ from experiment.audit.findings import AuditReport, Level
 from experiment.errors import UsageError
 from experiment.journal.reader import read_journal
 from experiment.records.entry import Warned
-from experiment.sealing.digests import digest_bytes
+from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes
 from tests.doubles.small_plan import small_recipe
 from tests.doubles.small_run import SmallRun, draft_run
 
@@ -192,10 +192,12 @@ def test_a_checkpoint_swapped_with_another_sealed_one_is_found(run_dir: Path) ->
 
 
 def rewritten(original: SmallRun, tmp_path: Path, *, close: bool) -> tuple[Path, str]:
-    """The same files with a journal that was written anew, one record shorter."""
+    """The same files with a journal that was written anew, without the export of samples."""
     run = original.copy()
     run.run_dir = tmp_path / "anew" / original.run_dir.name
-    shutil.copytree(original.run_dir, run.run_dir, ignore=shutil.ignore_patterns("journal", "head.json", "lock"))
+    shutil.copytree(
+        original.run_dir, run.run_dir, ignore=shutil.ignore_patterns("journal", "head.json", "lock", "samples")
+    )
     run.records = run.records[:-1]
     return run.run_dir, run.write(close=close)
 
@@ -303,10 +305,23 @@ def test_a_claim_of_another_run_is_found(run_dir: Path, tmp_path: Path) -> None:
     claim = tmp_path / "plans/small/claim"
     claim.parent.mkdir(parents=True)
     claim.write_text(f"{run_dir.name}\n")
+    data = (run_dir / "plan.json").read_bytes()
+    seal = f"{derive(CONTEXT_PLAN, data)}\n"
+    (claim.parent / "plan.json").write_bytes(data)
+    (claim.parent / "plan.seal").write_text(seal)
     assert audit(run_dir) == (0, set())
 
     claim.write_text("another-run\n")
     assert audit(run_dir) == (5, {"I-CLAIM"})
+    claim.write_text(f"{run_dir.name}\n")
+
+    (claim.parent / "plan.seal").write_text("0" * 64)
+    assert audit(run_dir) == (5, {"I-SEAL"})
+    (claim.parent / "plan.seal").write_text(seal)
+    (claim.parent / "plan.json").write_bytes(data + b" ")
+    assert audit(run_dir) == (5, {"I-SEAL"})
+    (claim.parent / "plan.json").unlink()
+    assert audit(run_dir) == (5, {"I-SEAL"})
 
 
 def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ class JournalMachine(RuleBasedStateMachine):
         facts = StepFacts(
             step=1, evidence="a" * 64, learning_rate=0.0, loss=number, grad_norm=None, metrics=((name, number),)
         )
-        body = TrainStep(arm="grpo", facts=facts, families=(), ends=(), seconds=1.0, rollout_seconds=1.0)
+        body = TrainStep(
+            arm="grpo", facts=facts, families=(), ends=(), divergences=(), seconds=1.0, rollout_seconds=1.0
+        )
         if number.is_integer() and 2.0**53 <= abs(number) < 1e21:
             # Such a number would be written as an integer that no reader accepts.
             with pytest.raises(ValueError, match="integer domain"):

@@ -28,7 +28,10 @@ ALLOWED = {
     ("experiment/cli/audit.py", "json.dumps"): "`audit --json` is printed, not hashed",
     ("experiment/pipeline/recipes.py", "json.dumps"): "TOML becomes JSON once, to be validated strictly",
     ("experiment/pipeline/template.py", "json.dumps"): "renders tool calls as chat templates do",
-    ("experiment/rollout/chat.py", "json.dumps"): "writes tool calls as chat templates do; the text is not hashed",
+    (
+        "experiment/decisions/divergence.py",
+        "json.dumps",
+    ): "writes tool calls as chat templates do; the text is not hashed",
     ("experiment/training/state.py", "random"): "seals and restores Python's generator, draws nothing from it",
 }
 

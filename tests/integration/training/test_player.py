@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,8 +14,9 @@ from experiment.policies.scripted import ScriptedPolicy
 from experiment.records.entry import FamilyRates
 from experiment.records.plan import Plan, ScheduledStep
 from experiment.records.recipe import Arm
-from experiment.records.rollout import Rollout, Score
+from experiment.records.rollout import MisalignedRollout, Rollout, Score
 from experiment.sealing.arrays import decode_array
+from experiment.sealing.canonical import decode_record
 from experiment.training.player import (
     PlayedStep,
     StepPlayer,
@@ -22,7 +26,7 @@ from experiment.training.player import (
     trained_rollouts,
 )
 from experiment.training.sampler import Sampler
-from tests.doubles.char_stage import CHAT, EPISODES, SAMPLING, WORLD, lookup, solution, turn_ids
+from tests.doubles.char_stage import CHAT, EPISODES, SAMPLING, WORLD, keys, lookup, solution, turn_ids
 from tests.doubles.small_plan import small_plan, small_recipe
 
 ECHO = Arm(name="echo", algorithm="echo", observation_weight=0.1)
@@ -42,7 +46,7 @@ def player(arm: Arm, turns: list[str] | None = None) -> StepPlayer:
         CHAT.prompt_ids(EPISODES[0].messages): [turn_ids(turn) for turn in solution(EPISODES[0])],
         CHAT.prompt_ids(EPISODES[1].messages): [turn_ids(turn) for turn in turns or ["Antwort: 1"]],
     }
-    made = StepPlayer(plan(), arm, CHAT, WORLD)
+    made = StepPlayer(plan(), arm, CHAT, WORLD, Path("recovery"))
     made.sample_from(Sampler(ScriptedPolicy(scripts), lambda: None))
     return made
 
@@ -79,7 +83,9 @@ def test_other_episodes_than_the_plan_s_are_refused(asked: list[int]) -> None:
 
 def test_step_cannot_be_played_before_there_is_a_policy() -> None:
     with pytest.raises(FaultError, match="no policy to sample from"):
-        StepPlayer(plan(), GRPO, CHAT, WORLD).play(1, [EPISODES[0].id] * GROUP + [EPISODES[1].id] * GROUP)
+        StepPlayer(plan(), GRPO, CHAT, WORLD, Path("recovery")).play(
+            1, [EPISODES[0].id] * GROUP + [EPISODES[1].id] * GROUP
+        )
 
 
 def test_echo_learns_tool_output_alone_and_grpo_learns_none() -> None:
@@ -147,3 +153,27 @@ def test_evidence_has_one_element_per_retained_token() -> None:
         assert decode_array(trained.observation_mask, "uint8").tolist() == step.observation_masks[index]
         assert decode_array(trained.advantage, "float32").tolist() == [step.advantages[index]]
         assert trained.reward == step.rewards[index]
+
+
+def test_misaligned_rollout_stops_the_step_and_is_kept_with_all_that_was_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    solved = [lookup(keys(EPISODES[1])[0]), "Antwort: 1"]
+    session = type(WORLD.open(EPISODES[0]))
+    call = session.call
+
+    def acts_twice(self: Any, name: str, arguments: Any) -> Any:
+        call(self, name, arguments)
+        return call(self, name, arguments)
+
+    monkeypatch.setattr(session, "call", acts_twice)
+    with pytest.raises(AlignmentError, match=r"check 6: .* kept in recovery/misaligned-train-grpo-000001-"):
+        play(GRPO, solved)
+    (path,) = Path("recovery").iterdir()
+    kept = decode_record(MisalignedRollout, path.read_bytes())
+    assert "check 6" in kept.problem
+    calls = [event for turn in kept.rollout.turns for event in turn.calls]
+    assert len(kept.native_calls) == 2 * len(calls) > 0
+    assert len(decode_array(kept.completion_ids, "int32")) == kept.rollout.tokens_retained
+    assert len(decode_array(kept.sampled_mask, "uint8")) == len(decode_array(kept.logprobs, "float32"))

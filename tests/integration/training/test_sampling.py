@@ -16,7 +16,8 @@ from experiment.policies.hf import HFPolicy
 from experiment.records.recipe import Lora, Recipe
 from experiment.rollout.chat import ChatFormat
 from experiment.sealing.seeds import derive_seed
-from experiment.training.models import load_adapter, load_baseline, load_model, load_tokenizer, lora_config
+from experiment.training.merging import load_policy
+from experiment.training.models import load_baseline, load_model, load_tokenizer, lora_config
 from experiment.training.sampler import build_sampler
 from experiment.training.state import tensor_digest
 from tests.doubles.tiny_training import EPISODES, WORLD, tiny_plan
@@ -200,7 +201,7 @@ def test_checkpoint_is_merged_in_float32_and_stays_apart_in_bfloat16(stage: Stag
     trained.save_pretrained(tmp_path)
     expected = logits_of(trained, stage)
     path, compute = Path(stage.recipe.inputs.baseline), stage.recipe.compute.model_copy(update={"dtype": dtype})
-    loaded = load_adapter(load_model(path, compute), tmp_path)
+    loaded, _ = load_policy(load_model(path, compute), tmp_path)
     assert isinstance(loaded, PeftModel) == (dtype == "bfloat16")
     assert not loaded.training
     tolerance = 1e-4 if dtype == "float32" else 0.3

@@ -128,6 +128,15 @@ def go_on_without_saying_from_where(story: SmallRun) -> None:
     story.records.insert(story.position("train.step", 1), ("resume", RESUMED, ()))
 
 
+def change_environment(**fields: Any) -> Edit:
+    def edit(story: SmallRun) -> None:
+        index = story.position("env.observed")
+        body: Any = story.records[index][1]
+        story.replace(index, environment=body.environment.model_copy(update=fields))
+
+    return edit
+
+
 LIES: dict[str, tuple[Edit, str]] = {
     "qualification before the inputs were verified": (move("inputs.verified", 0, "qual.result"), "P-ORDER"),
     "training before the last arm qualified": (move("train.start", 0, "qual.result"), "P-ORDER"),
@@ -137,6 +146,19 @@ LIES: dict[str, tuple[Edit, str]] = {
     "a branch twice": (double("qual.branch"), "P-TWICE"),
     "a branch with a step too few": (change("qual.branch", steps=()), "P-QUALIFY"),
     "an arm that the plan does not have": (change("train.start", arm="third"), "P-ARM"),
+    "no word of what workers compute with": (drop("env.observed"), "P-ENVIRONMENT"),
+    "an environment twice": (double("env.observed"), "P-TWICE"),
+    "other threads than planned": (change_environment(threads=2), "P-ENVIRONMENT"),
+    "another torch than planned": (change_environment(torch="2.14.0+cpu"), "P-ENVIRONMENT"),
+    "kernels that need not be deterministic": (change_environment(deterministic=False), "P-ENVIRONMENT"),
+    "an environment after the first branch": (move("env.observed", 0, "qual.result"), "P-ORDER"),
+    "DEV of weights that nobody accounted for": (drop("merge.result"), "P-MERGE"),
+    "weights accounted for twice": (double("merge.result"), "P-TWICE"),
+    "weights of a state that was not sealed": (change("merge.result", step=7), "P-MERGE"),
+    "no samples for a reviewer": (drop("samples.exported"), "P-SAMPLES"),
+    "samples twice": (double("samples.exported"), "P-TWICE"),
+    "samples before the comparison": (move("samples.exported", 0, "stats.result"), "P-ORDER"),
+    "samples of chosen episodes": (change("samples.exported", agent=("final-0001",)), "P-SAMPLES"),
     "a step left out": (drop("train.step"), "P-STEP"),
     "a step twice": (double("train.step"), "P-STEP"),
     "a step before its arm started": (drop("train.start"), "P-ORDER"),

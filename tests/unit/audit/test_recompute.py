@@ -262,6 +262,58 @@ def test_a_forged_rollout_is_found(story: SmallRun, type_: str, forgery: Callabl
     assert audit(story, "steps" if type_ == "train.step" else "evaluations") & {"R-EVIDENCE", "R-OUTCOME", "R-STEP"}
 
 
+MERGE_LIES: tuple[tuple[str, Any], ...] = (
+    ("base", "0" * 64),
+    ("adapter", "0" * 64),
+    ("strays", 1),
+    ("changed", 0),
+)
+
+
+@pytest.mark.parametrize(("field", "value"), MERGE_LIES)
+def test_weights_that_are_not_baseline_and_sealed_adapter_are_found(story: SmallRun, field: str, value: Any) -> None:
+    assessed: Any = story.records[story.position("final.result", 4)][1]
+
+    def cheat(body: Json) -> None:
+        body["facts"][field] = value
+
+    steps = [record[1].step for record in story.records if record[0] == "merge.result"]  # type: ignore[attr-defined]
+    change(story, "merge.result", cheat, steps.index(assessed.key.step))
+
+    assert audit(story, "decisions") == {"R-MERGE"}
+
+
+def test_an_adapter_without_effect_is_a_result_like_any_other_until_it_is_assessed(story: SmallRun) -> None:
+    assessed = {record[1].key.step for record in story.records if record[0] == "final.result"}  # type: ignore[attr-defined]
+    steps = [record[1].step for record in story.records if record[0] == "merge.result"]  # type: ignore[attr-defined]
+    number = next(index for index, step in enumerate(steps) if step not in assessed)
+
+    def weaken(body: Json) -> None:
+        body["facts"]["changed"] = 0
+
+    change(story, "merge.result", weaken, number)
+
+    assert audit(story, "decisions") == set()
+
+
+def test_samples_that_nobody_played_are_found(story: SmallRun) -> None:
+    def cheat(body: Json) -> None:
+        body["samples"] = "0" * 64
+
+    change(story, "samples.exported", cheat)
+
+    assert audit(story, "decisions") == {"R-SAMPLES"}
+
+
+def test_divergences_are_counted_again(story: SmallRun) -> None:
+    def cheat(body: Json) -> None:
+        body["divergences"] = [["forged_response", 1]]
+
+    change(story, "train.step", cheat)
+
+    assert audit(story, "steps") == {"R-STEP"}
+
+
 def learn_a_sampled_token(lines: list[Json]) -> None:
     mask = np.array(decode_array(lines[0]["observation_mask"], "uint8"))
     mask[0] = 1

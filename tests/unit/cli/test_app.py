@@ -17,6 +17,7 @@ COMMANDS = {
     "doctor": {"[RECIPE]"},
     "new": {"NAME", "--from"},
     "prepare": {"[RECIPE]", "--output", "--set", "--baseline", "--tokenizer", "--math-dev", "--mgsm"},
+    "record-inspection": {"RUN_DIR", "--form", "--reviewer", "--as"},
     "report": {"RUN_DIRS...", "--output"},
     "run": {"--plan", "--run-dir", "--qualification-only", "--resume"},
     "solve": {"[RECIPE]", "--set"},

@@ -47,6 +47,7 @@ def step(
         facts=facts,
         families=families or (family(),),
         ends=ends,
+        divergences=(),
         seconds=2.0,
         rollout_seconds=1.0,
     )

@@ -39,7 +39,7 @@ def test_what_append_returns_is_what_a_reader_finds(tmp_path: Path) -> None:
 
 def test_floats_come_back_as_the_same_floats(tmp_path: Path) -> None:
     facts = StepFacts(step=1, evidence="a" * 64, learning_rate=1e-7, loss=1.0, grad_norm=1e22, metrics=(("kl", 0.1),))
-    body = TrainStep(arm="grpo", facts=facts, families=(), ends=(), seconds=1e6, rollout_seconds=-0.0)
+    body = TrainStep(arm="grpo", facts=facts, families=(), ends=(), divergences=(), seconds=1e6, rollout_seconds=-0.0)
     writer = start(tmp_path)
     writer.append("train.step", body)
     writer.release()

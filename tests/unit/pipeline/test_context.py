@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from experiment.errors import BudgetExhaustedError
+from experiment.errors import BudgetExhaustedError, PlanError
 from experiment.journal.clock import CLOCK
 from experiment.journal.writer import JournalWriter
 from experiment.pipeline.context import RunContext
-from experiment.pipeline.workers import WorkerPool
+from experiment.pipeline.workers import Chain, WorkerPool
+from experiment.records.base import Record
+from experiment.records.entry import EnvironmentObserved
+from experiment.records.job import Progressed, WorkerReady
 from experiment.records.recipe import Compute
 from tests.doubles.small_journal import SetClock, note, resume, start
 from tests.doubles.small_plan import small_plan, small_recipe
+from tests.doubles.small_run import worker_environment
 from tests.doubles.stand_in_run import Silent
 
 DAY_S = 86_400
@@ -59,3 +65,59 @@ def test_a_changed_wall_clock_neither_grants_nor_costs_budget(tmp_path: Path, ju
     with pytest.raises(BudgetExhaustedError):
         _context(tmp_path, journal, budget_s=45).check_budget()
     journal.release()
+
+
+class ToldPool(WorkerPool):
+    """A pool whose workers say what they are told to say."""
+
+    def __init__(self, *events: Record) -> None:
+        self._events = events
+
+    def run(
+        self, chains: Sequence[Chain], on_event: Callable[[str, Record], None], may_go_on: Callable[[], None]
+    ) -> None:
+        for event in self._events:
+            on_event("grpo", event)
+
+
+def _work(run_dir: Path, journal: JournalWriter, *events: Record) -> list[Record]:
+    seen: list[Record] = []
+    context = replace(_context(run_dir, journal, 100), pool=ToldPool(*events))
+    context.work([], lambda _, event: seen.append(event))
+    return seen
+
+
+READY = WorkerReady(environment=worker_environment("2.15.0"))
+
+
+def test_the_first_worker_s_environment_is_journaled_once_and_passed_on_to_nobody(tmp_path: Path) -> None:
+    journal = start(tmp_path)
+    progressed = Progressed(label="", done=0, total=1)
+    assert _work(tmp_path, journal, READY, progressed, READY) == [progressed]
+    found = [entry.body for entry in journal.entries if isinstance(entry.body, EnvironmentObserved)]
+    assert found == [EnvironmentObserved(environment=READY.environment)]
+    journal.release()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("capability", "AVX512", "capability is 'AVX512', the run began with 'AVX2'"),
+        ("device", "another", "device is 'another'"),
+        ("torch", "2.15.1", "torch is '2.15.1'"),
+        ("interop_threads", 2, "interop_threads is 2"),
+        ("deterministic", False, "deterministic is False"),
+        ("threads", 2, "computes with 2 threads, the plan froze 1"),
+    ],
+)
+def test_a_later_worker_elsewhere_is_refused_also_in_a_later_session(
+    tmp_path: Path, field: str, value: object, said: str
+) -> None:
+    first = start(tmp_path)
+    _work(tmp_path, first, READY)
+    first.release()
+    later = resume(tmp_path)
+    other = WorkerReady(environment=READY.environment.model_copy(update={field: value}))
+    with pytest.raises(PlanError, match=said):
+        _work(tmp_path, later, other)
+    later.release()

@@ -221,3 +221,25 @@ def test_a_missing_file_of_a_plan_is_a_usage_error_that_names_it(plan: Plan, nam
 
 def test_a_plan_is_canonical(plan: Plan) -> None:
     assert (OUTPUT / "plan.json").read_bytes() == encode_record(plan)
+
+
+def test_a_plan_names_the_runs_that_its_final_episodes_were_used_in(bench: Bench) -> None:
+    first = prepare(bench.recipe(), RECIPE, Path("plans/first"))
+    assert first.predecessors == ()
+    assert prepare(bench.recipe(), RECIPE, Path("plans/unused")).predecessors == ()
+    Path("plans/first/claim").write_text("first ../../runs/first\n")
+    digest = Path("plans/first/plan.seal").read_text().strip()
+    assert prepare(bench.recipe(), RECIPE, Path("plans/second")).predecessors == (digest,)
+    fresh = bench.recipe("episodes.final.seed=987654", "episodes.final.count=1")
+    overlap = {each.content for each in first.final} & {
+        each.content for each in prepare(fresh, RECIPE, Path("plans/third")).final
+    }
+    assert bool(overlap) == bool(load_plan(Path("plans/third/plan.json"))[0].predecessors)
+    assert not overlap
+
+
+def test_a_plan_that_cannot_be_read_is_no_predecessor_and_no_obstacle(bench: Bench) -> None:
+    prepare(bench.recipe(), RECIPE, Path("plans/first"))
+    Path("plans/first/claim").write_text("first ../../runs/first\n")
+    Path("plans/first/plan.json").write_bytes(b"{}")
+    assert prepare(bench.recipe(), RECIPE, Path("plans/second")).predecessors == ()

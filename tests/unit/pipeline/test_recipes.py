@@ -173,10 +173,16 @@ def test_an_arm_cannot_be_called_baseline(refusal: Refusal) -> None:
 
 
 def test_overrides_take_numbers_lists_words_and_new_keys(bench: Bench) -> None:
-    recipe = bench.recipe("training.learning_rate=2e-4", "supersedes=none", "health.max_gap_nats=5.0")
+    recipe = bench.recipe(
+        "training.learning_rate=2e-4",
+        f"supersedes={'ab' * 32}",
+        "preregistration.exclusions=none",
+        "health.max_gap_nats=5.0",
+    )
     assert recipe.training.learning_rate == 2e-4
     assert recipe.checkpoints.candidates == (3, 6)
-    assert recipe.supersedes == "none"
+    assert recipe.supersedes == "ab" * 32
+    assert recipe.preregistration.exclusions == "none"
     assert recipe.health.max_gap_nats == 5.0
 
 

@@ -11,7 +11,7 @@ import pytest
 from experiment.errors import ExperimentError, FaultError, JournalError, PlanError, UsageError
 from experiment.pipeline.run import run, run_dir_of, unfinished_plan
 from experiment.pipeline.workers import WorkerPool
-from experiment.records.entry import Aborted, TrainStep
+from experiment.records.entry import Aborted, EvaluationFinished, TrainStep
 from experiment.records.recipe import Arm
 from tests.doubles.small_plan import small_recipe
 from tests.doubles.small_run import SmallRun
@@ -283,3 +283,52 @@ def test_workers_get_the_planned_threads_and_no_network(
     found = eval(next(RUN_DIR.glob("logs/*.env")).read_text())
     assert found["OMP_NUM_THREADS"] == str(fresh.plan.recipe.compute.threads)
     assert (found["HF_HUB_OFFLINE"], found["PYTHONHASHSEED"]) == ("1", "0")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "stage"),
+    [
+        ("stray@dev/grpo@2", "grpo@2: 1 elements are not base plus adapter", "dev.result"),
+        ("stray@final/grpo@2", "grpo@2: 1 elements are not base plus adapter", "final.result"),
+        ("idle@final/grpo@2", "grpo@2: the adapter changes no weight, so this is the baseline again", "final.result"),
+    ],
+)
+def test_weights_that_are_not_accounted_for_are_never_evaluated(
+    half_done: Workspace, monkeypatch: pytest.MonkeyPatch, fault: str, said: str, stage: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", fault)
+    with pytest.raises(FaultError, match=said):
+        drive(resume=True)
+    keys = [each.body.key for each in half_done.view().entries if isinstance(each.body, EvaluationFinished)]
+    assert not [key for key in keys if (key.arm, key.step, f"{key.stage}.result") == ("grpo", 2, stage)]
+    monkeypatch.setenv("STAND_IN_FAULT", "")
+    assert drive(resume=True).comparisons
+
+
+def test_an_adapter_without_effect_is_no_fault_while_it_is_only_a_candidate(
+    half_done: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "idle@dev/grpo@4")
+    assert drive(resume=True).comparisons
+
+
+def test_weights_that_differ_from_an_earlier_evaluation_s_stop_the_run(
+    half_done: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "idle@dev/grpo@2")
+    with pytest.raises(FaultError, match="differ from those of an earlier evaluation"):
+        drive(resume=True)
+
+
+def test_a_worker_that_computes_otherwise_than_planned_is_refused_before_its_first_step(
+    fresh: Workspace, script: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "script"
+    shutil.copytree(script.run_dir, copy)
+    ready = copy / "events/ready"
+    ready.write_bytes(ready.read_bytes().replace(b'"threads":1,', b'"threads":2,'))
+    monkeypatch.setenv("STAND_IN_SCRIPT", str(copy))
+    with pytest.raises(PlanError, match="computes with 2 threads, the plan froze 1"):
+        drive()
+    types = [entry.type for entry in fresh.view().entries]
+    assert types == ["genesis", "inputs.verified", "abort"]

@@ -57,32 +57,42 @@ class AnsweringSession:
         return self.inner.verify(final_text)
 
 
-class Breaking(GermanTools):
-    """The German world, but lookups of one key break it."""
+GONE = "the service is gone"
 
-    def __init__(self, key: str) -> None:
+
+class Breaking(GermanTools):
+    """The German world, but it breaks at lookups of one key, before or after logging them, or when it is to judge."""
+
+    def __init__(self, key: str, when: str) -> None:
         super().__init__()
-        self._key = key
+        self._key, self._when = key, when
 
     def open(self, episode: Episode) -> Session:
-        return BreakingSession(super().open(episode), self._key)
+        return BreakingSession(super().open(episode), self._key, self._when)
 
 
 @dataclass
 class BreakingSession:
     inner: Session
     key: str
+    when: str
+    was_asked: bool = False
 
     def call(self, name: str, arguments: Mapping[str, str]) -> ToolResult:
-        if arguments.get("schluessel") == self.key:
-            message = "the service is gone"
-            raise FaultError(message)
-        return self.inner.call(name, arguments)
+        self.was_asked |= arguments.get("schluessel") == self.key
+        if self.was_asked and self.when == "before":
+            raise FaultError(GONE)
+        result = self.inner.call(name, arguments)
+        if self.was_asked and self.when == "after":
+            raise FaultError(GONE)
+        return result
 
     def native_calls(self) -> Sequence[NativeCall]:
         return self.inner.native_calls()
 
     def verify(self, final_text: str) -> Score:
+        if self.was_asked:
+            raise FaultError(GONE)
         return self.inner.verify(final_text)
 
 
@@ -240,14 +250,16 @@ def test_answer_that_no_longer_fits_is_undelivered_and_ends_the_rollout() -> Non
         assert len(played.completion_ids) == (limit if seen else len(sampled))
 
 
-def test_broken_world_gives_no_score_and_leaves_the_other_rollouts_alone() -> None:
+@pytest.mark.parametrize("when", ["before", "after", "verdict"])
+def test_broken_world_gives_no_score_and_leaves_the_other_rollouts_alone(when: str) -> None:
     scripts = [solution(EPISODES[0]), [f"{lookup('kaputt')}\n{lookup('Öl')}", "Antwort: 1"], solution(EPISODES[2])]
-    healthy, broken, last = play(scripts, world=Breaking("kaputt"))
+    healthy, broken, last = play(scripts, world=Breaking("kaputt", when))
     verify_alignment(broken, CHAT, WORLD.tools)
     assert broken.record.score is None
     assert broken.record.end == "fault"
-    (event,) = broken.record.turns[0].calls
-    assert (event.status, event.observation) == ("infrastructure", "the service is gone")
+    if when != "verdict":
+        (event,) = broken.record.turns[0].calls
+        assert (event.status, event.observation) == ("infrastructure", GONE)
     assert [healthy, last] == [play(scripts[:1])[0], play([scripts[0], ["Antwort: 1"], scripts[2]])[2]]
 
 
