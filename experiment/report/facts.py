@@ -9,17 +9,20 @@ from typing import TypeVar
 
 from experiment.errors import PlanError
 from experiment.journal.chain import Entry
+from experiment.journal.inspections import read_inspections
 from experiment.journal.reader import JournalView, read_journal
 from experiment.records.base import Record
 from experiment.records.entry import (
     AssessmentMade,
     BranchFinished,
     EvaluationFinished,
+    PolicyMerged,
     QualificationResult,
     SelectionMade,
     TrainStep,
     Warned,
 )
+from experiment.records.inspection import Inspection
 from experiment.records.plan import Plan
 from experiment.records.rollout import TrainedRollout
 from experiment.records.verdict import Comparison, SelectionVerdict
@@ -80,6 +83,8 @@ class RunFacts:
     selections: tuple[SelectionVerdict, ...]
     comparisons: tuple[Comparison, ...]
     warnings: tuple[Warned, ...]
+    merges: tuple[PolicyMerged, ...]
+    inspections: tuple[Inspection, ...]
 
     @property
     def head_line(self) -> str:
@@ -123,6 +128,8 @@ def load_facts(run_dir: Path) -> RunFacts:
         selections=tuple(body.verdict for body in _bodies(view, SelectionMade)),
         comparisons=tuple(each for body in _bodies(view, AssessmentMade) for each in body.comparisons),
         warnings=_bodies(view, Warned),
+        merges=_bodies(view, PolicyMerged),
+        inspections=read_inspections(run_dir, run=view.run, head=view.head)[0],
     )
 
 

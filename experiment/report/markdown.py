@@ -35,6 +35,7 @@ def _run(run: RunFacts) -> list[str]:
         ("Tokens and errors", tables.cost_table(run)),
         ("Qualification", tables.qualification_table(run)),
         ("Divergences", tables.divergence_table(run)),
+        ("Weights", tables.weights_table(run)),
     )
     for title, table in shown:
         if table.rows:

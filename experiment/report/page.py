@@ -52,6 +52,7 @@ def _article(run: RunFacts, prefix: str) -> str:
         _selection(run),
         _training(run, figures),
         _costs(run),
+        _weights(run),
         _qualification(run),
         _warnings(run),
         _worth(run),
@@ -232,6 +233,10 @@ def _training(run: RunFacts, figures: Figures) -> str:
 
 def _costs(run: RunFacts) -> str:
     return _section("Tokens and errors", _table(tables.cost_table(run)))
+
+
+def _weights(run: RunFacts) -> str:
+    return _section("Weights", _table(tables.weights_table(run))) if run.merges else ""
 
 
 def _qualification(run: RunFacts) -> str:

@@ -269,6 +269,30 @@ def _side_row(suite: str, name: str, side: SideTotals) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
+def weights_table(run: RunFacts) -> Table:
+    """What training changed in the weights that were evaluated, and how much of that rounding would lose."""
+    rows = [
+        (
+            text(policy(found.arm, found.step)),
+            text("merged" if found.facts.form == "merged" else "adapter apart"),
+            number(found.facts.changed),
+            number(found.facts.elements),
+            share(found.facts.vanishing / found.facts.changed if found.facts.changed else 0.0),
+            Cell(f"{found.facts.largest:.3g}", found.facts.largest),
+        )
+        for found in sorted(run.merges, key=lambda each: (each.arm, each.step))
+    ]
+    return Table(
+        name="weights",
+        caption=(
+            "Weights as they were evaluated, against the baseline's: how many elements of the adapted weights changed, "
+            "and which share of those changes bfloat16 could not hold."
+        ),
+        columns=("policy", "adapter", "changed", "of", "lost in bfloat16", "largest change"),
+        rows=tuple(rows),
+    )
+
+
 def power_rows(run: RunFacts) -> Table:
     """The smallest differences that the final set could show."""
     rows = [
@@ -356,6 +380,6 @@ def all_tables(run: RunFacts) -> Sequence[Table]:
     tables = (
         comparison_table(run, "agent"), comparison_table(run, "retention"), family_table(run), seed_table(run),
         selection_table(run), evaluation_table(run), step_table(run), family_step_table(run), ends_table(run),
-        cost_table(run), qualification_table(run), divergence_table(run), power_rows(run),
+        cost_table(run), qualification_table(run), divergence_table(run), power_rows(run), weights_table(run),
     )  # fmt: skip
     return [table for table in tables if table.rows]

@@ -176,6 +176,15 @@ def limits(run: RunFacts) -> dict[str, str]:
     )
     if len(recipe.arms) > 1:
         found["Arms are not a contest"] = "Arm against arm rests on one training each; a small gap may be luck."
+    if run.plan.predecessors:
+        found["Used before"] = (
+            f"{len(run.plan.predecessors)} earlier runs in this workspace were assessed on some of the same final "
+            "episodes, so they were not fresh when this plan was made."
+        )
+    if run.comparisons and not run.inspections:
+        found["Nobody read the samples"] = (
+            "The first final episodes were written out for a reviewer, and no inspection has been recorded."
+        )
     found["Fixed sets"] = (
         f"{len(run.plan.final)} final episodes and {len(run.plan.retention_final)} retention questions; "
         "differences smaller than the power table's may go unseen, and small losses of retention too."
@@ -194,6 +203,11 @@ def establishes(run: RunFacts) -> tuple[str, ...]:
         found.append("Stopping and resuming changes no bit of training on this machine.")
     if run.selections:
         found.append("Checkpoints were selected on DEV alone, by a rule fixed in the plan.")
+    found += [
+        f"{each.reviewer} ({'a person' if each.kind == 'human' else 'an agent'}) read {len(each.findings)} preselected "
+        f"answers and marked {sum('not ok' in (one.language, one.format) for one in each.findings)} of them."
+        for each in run.inspections
+    ]
     if run.comparisons:
         found.append(
             "For these episodes and these trained weights, the differences above hold within their intervals; "
