@@ -147,7 +147,7 @@ class WorkerPool:
         write_atomic(job_path, encode_record(Job(tasks=tuple(tasks))))
         with log_path.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", self._module, str(job_path)],
+                [sys.executable, "-m", self._module, str(job_path), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,7 +1,7 @@
 """A worker process: does one job and speaks to the driver in JSON lines on its standard output.
 
-Started by the driver as `python -m experiment.training.worker JOB.json`. It dies with the driver, seals what it
-has on SIGTERM, and never writes to the journal.
+Started by the driver as `python -m experiment.training.worker JOB.json DRIVER`, the last being its process number. It
+dies with the driver, seals what it has on SIGTERM, and never writes to the journal.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ from experiment.sealing.canonical import decode_record, encode
 _PR_SET_PDEATHSIG = 1
 
 
-def main(job_path: str) -> int:
-    """Do the job's tasks in order; the exit code is 0, or that of the error that was reported."""
+def main(job_path: str, driver: int | None = None) -> int:
+    """Do the job's tasks in order; the exit code is 0, or that of the error that was reported.
+
+    Args:
+        job_path: File of the job.
+        driver: Process that started this one and that it must not outlive; None where it was started by hand.
+    """
     emit = _channel()
     stop = _stop_flag()
-    _die_with_parent()
+    _die_with(driver)
     try:
         for number, task in enumerate(decode_record(Job, Path(job_path).read_bytes()).tasks):
             if stop():
@@ -109,11 +114,14 @@ def _stop_flag() -> Callable[[], bool]:
     return lambda: requested
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to end this process when the driver dies, however it dies."""
+def _die_with(driver: int | None) -> None:
+    """Ask the kernel to end this process when the driver dies, however it dies, and end if it is dead already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The kernel says nothing of a death before it was asked; an orphan has another parent.
+    if driver is not None and os.getppid() != driver:
+        sys.exit(f"the driver, process {driver}, is gone")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))

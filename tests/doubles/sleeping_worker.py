@@ -24,4 +24,4 @@ def _sleep(task, emit, stop_requested) -> None:
 worker._do = _sleep
 
 if __name__ == "__main__":
-    sys.exit(worker.main(sys.argv[1]))
+    sys.exit(worker.main(sys.argv[1], *map(int, sys.argv[2:])))

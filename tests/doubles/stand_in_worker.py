@@ -155,6 +155,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _note)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[2]):
+        return MISUSED
     code = 0
     for number, task in enumerate(json.loads(Path(sys.argv[1]).read_bytes())["tasks"]):
         if code or _stop_requested:

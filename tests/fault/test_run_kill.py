@@ -224,7 +224,6 @@ def test_no_worker_survives_a_killed_driver(workspace: Workspace, fork: Callable
     deadline = time.monotonic() + 30
     while len(_workers(workspace)) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
-    time.sleep(0.2)  # until the workers have asked the kernel to end with their driver
     assert _workers(workspace)
     end(driver)
     deadline = time.monotonic() + 10

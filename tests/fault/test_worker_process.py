@@ -17,9 +17,11 @@ from experiment.sealing.canonical import decode, encode_record
 from tests.doubles.small_plan import small_recipe
 
 DRIVER = """
-import subprocess, sys
+import os, subprocess, sys
 worker = subprocess.Popen(
-    [sys.executable, "-m", "tests.doubles.sleeping_worker", sys.argv[1]], stdout=subprocess.PIPE, start_new_session=True
+    [sys.executable, "-m", "tests.doubles.sleeping_worker", sys.argv[1], str(os.getpid())],
+    stdout=subprocess.PIPE,
+    start_new_session=True,
 )
 worker.stdout.readline()
 print(worker.pid, flush=True)
@@ -55,6 +57,20 @@ def test_a_worker_dies_with_its_driver_however_that_dies(job: Path, repository: 
     while _is_alive(worker) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _is_alive(worker)
+
+
+def test_a_worker_whose_driver_died_before_it_could_ask_the_kernel_does_nothing(job: Path, repository: Path) -> None:
+    somebody_else = os.getppid()
+    orphan = subprocess.run(
+        [sys.executable, "-m", "tests.doubles.sleeping_worker", str(job), str(somebody_else)],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (orphan.returncode, orphan.stdout) == (1, "")
+    assert orphan.stderr == f"the driver, process {somebody_else}, is gone\n"
 
 
 @pytest.mark.parametrize("asked_by", [signal.SIGTERM, signal.SIGINT])
