@@ -185,7 +185,7 @@ class WorkerPool:
             if isinstance(event, Failed):
                 worker.failure = _rebuild(event, worker.log_path)
             elif isinstance(event, TaskStarted):
-                worker.key = worker.chain.keys[event.number]
+                worker.key = _key_of(worker, event)
             else:
                 on_event(worker.key, event)
         except ExperimentError as error:
@@ -250,6 +250,14 @@ def _read_event(line: bytes, log_path: Path) -> Record:
     except (ValueError, KeyError, TypeError) as error:
         message = f"a worker sent a line that is no event ({error}); see {log_path}"
         raise FaultError(message) from error
+
+
+def _key_of(worker: _Worker, event: TaskStarted) -> str:
+    keys = worker.chain.keys
+    if event.number >= len(keys):
+        message = f"a worker began task {event.number} of {len(keys)}, counted from 0; see {worker.log_path}"
+        raise FaultError(message)
+    return keys[event.number]
 
 
 def _rebuild(event: Failed, log_path: Path) -> ExperimentError:

@@ -21,7 +21,12 @@ SCRIPT = Path(os.environ["STAND_IN_SCRIPT"])
 PACE_S = float(os.environ.get("STAND_IN_PACE", "0"))
 FAULT, _, FAULT_PLACE = os.environ.get("STAND_IN_FAULT", "").partition("@")
 STOPPED, MISUSED = 130, 64
-WORDS = {"half": b"", "garbage": b"\xff loading weights: 100 %\n", "stranger": b'{"body":{},"event":"Rumour"}\n'}
+WORDS = {
+    "half": b"",
+    "garbage": b"\xff loading weights: 100 %\n",
+    "stranger": b'{"body":{},"event":"Rumour"}\n',
+    "astray": b'{"body":{"number":7},"event":"TaskStarted"}\n',
+}
 CHANGES = {
     "differ": (b'["rollouts",6]', b'["rollouts",7]'),
     "corrupt": (b'["corrupted_rollouts",0]', b'["corrupted_rollouts",1]'),

@@ -239,6 +239,7 @@ def test_no_worker_survives_a_killed_driver(workspace: Workspace, fork: Callable
         ("half@train/echo/3", "no event"),
         ("garbage@train/echo/3", "no event"),
         ("stranger@qualify/echo/2", "no event"),
+        ("astray@qualify/echo/2", "task 7 of 1"),
         ("kill@final/baseline@0/agent-11", "ended with code -9"),
     ],
 )
