@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from experiment.errors import UsageError
+from experiment.errors import StoppedError, UsageError
 from experiment.pipeline.context import Watcher
 from experiment.pipeline.workers import Chain, WorkerPool
 from experiment.records.base import Record
 from experiment.records.job import Progressed, StarterDone, StarterJob
 from experiment.records.provenance import Provenance
-from experiment.records.recipe import Recipe
+from experiment.records.recipe import Compute, Recipe
 from experiment.sealing.canonical import decode_record, encode_record
 from experiment.sealing.files import write_atomic
 from experiment.sealing.sources import scan_sources
@@ -22,8 +25,15 @@ from experiment.sealing.trees import seal_tree, verify_tree
 PROVENANCE_FILE: Final = "provenance.json"
 
 
-def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
-    """Leave a sealed starting policy at the recipe's `inputs.baseline`.
+def build_baseline(
+    recipe: Recipe, watcher: Watcher, *, make_pool: Callable[[Compute, Path], WorkerPool] = WorkerPool
+) -> tuple[Provenance, bool]:
+    """Leave a sealed starting policy at the recipe's `inputs.baseline`, or nothing where it is stopped or fails.
+
+    Args:
+        recipe: The recipe.
+        watcher: Is told how far the work is.
+        make_pool: Makes the workers' pool from what they may use and the folder of their logs.
 
     Returns:
         Its provenance, and whether it was made just now; an existing one is used again only if recipe and sources
@@ -32,6 +42,7 @@ def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
     Raises:
         UsageError: The recipe has no starter, or the folder holds something else.
         FaultError: The worker broke.
+        StoppedError: SIGTERM asked for a stop.
     """
     if recipe.starter is None:
         message = f"recipe '{recipe.name}' has no [starter] section, so its baseline is your own model"
@@ -40,7 +51,7 @@ def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
     found = _existing(target, recipe)
     if found is not None:
         return found, False
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(8)}")
     done: list[StarterDone] = []
 
     def on_event(key: str, event: Record) -> None:
@@ -50,10 +61,9 @@ def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
             done.append(event)
 
     watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
-    partial.mkdir(parents=True)
-    try:
+    with _stopped_by_sigterm(), _scratch(partial):
         compute = recipe.compute.model_copy(update={"threads": recipe.starter.threads})
-        pool = WorkerPool(compute, target.with_name(f".{target.name}.logs"))
+        pool = make_pool(compute, target.with_name(f".{target.name}.logs"))
         pool.run(
             [Chain(("baseline",), [lambda: [StarterJob(recipe=recipe, output_dir=str(partial))]])], on_event, _no_limit
         )
@@ -62,9 +72,6 @@ def build_baseline(recipe: Recipe, watcher: Watcher) -> tuple[Provenance, bool]:
         if target.exists():
             shutil.rmtree(target)
         seal_tree(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(f"{partial}.work", ignore_errors=True)
     return provenance, True
 
 
@@ -82,6 +89,33 @@ def read_provenance(baseline: Path) -> Provenance | None:
     except ValueError as error:
         message = f"{path}: not a provenance of this version: {error}"
         raise UsageError(message, remedy="Move the folder away and run `baseline` again, or name another.") from error
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[None]:
+    """A folder, and one beside it for the trainer, that are gone afterwards unless they were moved away."""
+    folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(f"{folder}.work", ignore_errors=True)
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise, as Ctrl-C does, so that what was begun is cleared away."""
+
+    def stop(_signum: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the clearing away
+        message = "the baseline was asked to stop; nothing of it is kept"
+        raise StoppedError(message, remedy="Type the same command again; it begins afresh.")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _existing(target: Path, recipe: Recipe) -> Provenance | None:
