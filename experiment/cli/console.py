@@ -53,8 +53,8 @@ class ConsoleWatcher:
         self._progress.update(self._tasks[key], completed=done, description=label or key)
 
     def note(self, text: str) -> None:
-        """Print a line above the bars."""
-        self._progress.console.print(f"  {escape(text)}", style="dim", highlight=False)
+        """Print a line above the bars; it is not wrapped, so that a head in a log stays one line."""
+        self._progress.console.print(f"  {escape(text)}", style="dim", highlight=False, soft_wrap=True)
 
     def _log(self, key: str, label: str, done: int, total: int) -> None:
         now = time.monotonic()

@@ -34,6 +34,15 @@ def test_notes_are_printed_as_they_are() -> None:
     assert file.getvalue().splitlines() == ["  head [red]small[/] 7 b3:00", "[bold]   a [link]"]
 
 
+def test_a_head_is_one_line_of_a_log_whatever_its_width() -> None:
+    file = StringIO()
+    watcher = ConsoleWatcher(Console(file=file, width=80, color_system=None))
+    head = f"head quickstart-20261129 1234 b3:{'0' * 64}"
+    with watcher.shown():
+        watcher.note(head)
+    assert file.getvalue().splitlines() == [f"  {head}"]
+
+
 def test_a_terminal_gets_bars() -> None:
     watcher, file = _shown(is_terminal=True)
     with watcher.shown():
