@@ -33,7 +33,7 @@ from experiment.records.job import (
     WorkerReady,
 )
 from experiment.records.plan import Plan
-from experiment.records.recipe import Compute, Recipe
+from experiment.records.recipe import Arm, Compute, Recipe
 from experiment.sealing.canonical import encode, encode_record
 from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes
 from experiment.sealing.trees import seal_tree, verify_tree
@@ -128,6 +128,13 @@ def stand_in_recipe(**changes: object) -> Recipe:
     """Two arms of four steps, two workers at a time."""
     recipe = small_recipe()
     return recipe.model_copy(update={"compute": Compute(workers=2), **changes})
+
+
+def one_arm_recipe() -> Recipe:
+    """One ECHO arm of four steps, one final seed of each suite: the smallest run that goes through every stage."""
+    assessment = small_recipe().assessment.model_copy(update={"seeds": (11,), "retention_seeds": (21,)})
+    arms = (Arm(name="echo", algorithm="echo", observation_weight=0.05),)
+    return stand_in_recipe(arms=arms, assessment=assessment)
 
 
 def drive(*, resume: bool = False, qualification_only: bool = False, run_dir: Path = RUN_DIR) -> RunOutcome:

@@ -151,6 +151,13 @@ def test_a_copy_audits_without_workspace_and_training_stack(
     assert audit.out.splitlines()[-1] == "VERDICT: closed and verified"
 
 
+@pytest.mark.skipif(shutil.which("b3sum") is None, reason="docs/verify.sh needs b3sum (Debian: apt install b3sum)")
+def test_a_verifier_without_our_code_agrees(finished: Done, workspace: Workspace, repository: Path) -> None:
+    command = ["bash", str(repository / "docs/verify.sh"), str(workspace.folder / RUN)]
+    verified = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert verified.stdout.startswith(f"ok: {_head(finished).split()[1]} records, "), verified.stdout
+
+
 def test_the_report_says_what_the_run_said(finished: Done, workspace: Workspace) -> None:
     report = workspace.experiment("report", RUN, "--output", "page")
     assert report.code == 0, report.err

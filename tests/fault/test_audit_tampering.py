@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,20 @@ from experiment.errors import UsageError
 from experiment.journal.reader import read_journal
 from experiment.records.entry import Warned
 from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes
+from tests.doubles.damage import (
+    FIRST_SEGMENT,
+    Damage,
+    add,
+    append,
+    cut_records,
+    flip_in,
+    link,
+    link_folder,
+    pipe,
+    remove,
+)
 from tests.doubles.small_plan import small_recipe
 from tests.doubles.small_run import SmallRun, draft_run
-
-Tamper = Callable[[Path], None]
-SEGMENT = "journal/000000.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -48,87 +57,8 @@ def fact(report: AuditReport, key: str) -> list[str]:
     return [value for name, value in report.facts if name == key]
 
 
-def one(run_dir: Path, pattern: str) -> Path:
-    return min(run_dir.glob(pattern))
-
-
-def flip(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
-
-
-def flip_in(pattern: str) -> Tamper:
-    def tamper(run_dir: Path) -> None:
-        path = one(run_dir, pattern)
-        flip(path, path.stat().st_size // 2)
-
-    return tamper
-
-
-def remove(pattern: str) -> Tamper:
-    def tamper(run_dir: Path) -> None:
-        path = one(run_dir, pattern)
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    return tamper
-
-
-def add(name: str) -> Tamper:
-    def tamper(run_dir: Path) -> None:
-        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (run_dir / name).write_bytes(b"x")
-
-    return tamper
-
-
-def link(pattern: str) -> Tamper:
-    """Move a file away and leave a link to the equal bytes."""
-
-    def tamper(run_dir: Path) -> None:
-        path = one(run_dir, pattern)
-        moved = run_dir / "moved"
-        path.rename(moved)
-        path.symlink_to(moved)
-
-    return tamper
-
-
-def link_folder(name: str) -> Tamper:
-    def tamper(run_dir: Path) -> None:
-        (run_dir / name).rename(run_dir / "moved")
-        (run_dir / name).symlink_to(run_dir / "moved")
-
-    return tamper
-
-
-def pipe(pattern: str) -> Tamper:
-    def tamper(run_dir: Path) -> None:
-        path = one(run_dir, pattern)
-        path.unlink()
-        os.mkfifo(path)
-
-    return tamper
-
-
-def cut_records(number: int) -> Tamper:
-    def tamper(run_dir: Path) -> None:
-        path = run_dir / SEGMENT
-        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-number]))
-
-    return tamper
-
-
-def append(data: bytes) -> Tamper:
-    def tamper(run_dir: Path) -> None:
-        with (run_dir / SEGMENT).open("ab") as stream:
-            stream.write(data)
-
-    return tamper
-
-
-TAMPERINGS: dict[str, tuple[Tamper, int, str]] = {
-    "a bit of the journal": (flip_in(SEGMENT), 4, "J-"),
+TAMPERINGS: dict[str, tuple[Damage, int, str]] = {
+    "a bit of the journal": (flip_in(FIRST_SEGMENT), 4, "J-"),
     "a bit of the head file": (flip_in("head.json"), 4, "J-"),
     "the last record cut off": (cut_records(1), 4, "J-"),
     "the assessment cut off": (cut_records(3), 4, "J-"),

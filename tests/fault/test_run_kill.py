@@ -33,9 +33,7 @@ from experiment.records.entry import (
     TrainFinished,
     TrainStep,
 )
-from experiment.records.recipe import Arm
 from experiment.sealing.seeds import derive_seed
-from tests.doubles.small_plan import small_recipe
 from tests.doubles.small_run import SmallRun
 from tests.doubles.stand_in_run import (
     Workspace,
@@ -44,8 +42,8 @@ from tests.doubles.stand_in_run import (
     drive_until,
     end,
     exit_code,
+    one_arm_recipe,
     small_workspace,
-    stand_in_recipe,
 )
 
 STAGES = (
@@ -65,16 +63,12 @@ STAGES = (
 )
 """Types of record in the order of a run, and how many an undisturbed run has of each."""
 
-ONE_ARM = stand_in_recipe(
-    arms=(Arm(name="echo", algorithm="echo", observation_weight=0.05),),
-    assessment=small_recipe().assessment.model_copy(update={"seeds": (11,), "retention_seeds": (21,)}),
-)
 SIGKILLED = -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
-    return draft_script(tmp_path_factory.mktemp("script"), ONE_ARM)
+    return draft_script(tmp_path_factory.mktemp("script"), one_arm_recipe())
 
 
 @pytest.fixture(scope="module")
