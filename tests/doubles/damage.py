@@ -23,16 +23,6 @@ def flip_bit(path: Path, position: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-def flip_in(pattern: str) -> Damage:
-    """Change one bit in the middle of a file."""
-
-    def damage(run_dir: Path) -> None:
-        path = one(run_dir, pattern)
-        flip_bit(path, path.stat().st_size // 2)
-
-    return damage
-
-
 def remove(pattern: str) -> Damage:
     """Delete a file, or a folder with everything below it."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,7 +33,7 @@ from experiment.records.job import (
     TrainingDone,
     WorkerReady,
 )
-from experiment.records.plan import Plan
+from experiment.records.plan import FrozenInput, Plan
 from experiment.records.recipe import Arm, Compute, Recipe
 from experiment.sealing.canonical import encode, encode_record
 from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes
@@ -75,6 +76,11 @@ class Workspace:
         """The run's folder."""
         return self.folder / RUN_DIR
 
+    def copy_to(self, folder: Path) -> Workspace:
+        """The same workspace in another folder, where its run may go on or be damaged."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        return Workspace(folder, self.script, self.plan)
+
     def view(self) -> JournalView:
         """The journal."""
         return read_journal(self.run_dir)
@@ -112,10 +118,13 @@ def draft_script(folder: Path, recipe: Recipe) -> SmallRun:
     return drafted
 
 
-def small_workspace(folder: Path, drafted: SmallRun, **changes: object) -> Workspace:
-    """A workspace with a plan, sealed and unclaimed; `changes` are made to its recipe."""
+def small_workspace(
+    folder: Path, drafted: SmallRun, *, inputs: tuple[FrozenInput, ...] = (), **changes: object
+) -> Workspace:
+    """A workspace with a plan, sealed and unclaimed; `changes` are made to its recipe, `inputs` are frozen too."""
     recipe = drafted.plan.recipe.model_copy(update=changes)
-    plan = drafted.plan.model_copy(update={"environment": freeze_environment(), "recipe": recipe})
+    frozen = {"environment": freeze_environment(), "inputs": (*drafted.plan.inputs, *inputs)}
+    plan = drafted.plan.model_copy(update={**frozen, "recipe": recipe})
     data = encode_record(plan)
     (folder / PLAN).parent.mkdir(parents=True)
     (folder / PLAN).write_bytes(data)
@@ -171,6 +180,19 @@ def drive_until(type_: str, number: int, *, before: bool) -> None:
 
     JournalWriter._record = fatal  # type: ignore[method-assign]
     drive(resume=(RUN_DIR / "journal").is_dir())
+
+
+def interrupt(workspace: Workspace) -> None:
+    """Drive a workspace's run into training and kill it there, with half a record at the journal's end."""
+    dead = exit_code(workspace.fork(partial(drive_until, "train.step", 3, before=False)))
+    assert dead == -signal.SIGKILL
+    with (workspace.run_dir / "journal/000000.jsonl").open("ab") as stream:
+        stream.write(b'{"h":"0123')
+
+
+def finish(workspace: Workspace) -> None:
+    """Resume a workspace's run and bring it to its end."""
+    assert exit_code(workspace.fork(partial(drive, resume=True))) == 0
 
 
 def exit_code(pid: int) -> int:

@@ -1,4 +1,7 @@
-"""Finished runs that somebody changed afterwards, in every place where something can be changed."""
+"""Finished runs that somebody changed afterwards in ways that leave bytes as they were, and what is said of them.
+
+What every exit code comes from is in `test_audit_exit_codes.py`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,9 @@ from experiment.journal.reader import read_journal
 from experiment.records.entry import Warned
 from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes
 from tests.doubles.damage import (
-    FIRST_SEGMENT,
     Damage,
     add,
     append,
-    cut_records,
-    flip_in,
     link,
     link_folder,
     pipe,
@@ -58,28 +58,12 @@ def fact(report: AuditReport, key: str) -> list[str]:
 
 
 TAMPERINGS: dict[str, tuple[Damage, int, str]] = {
-    "a bit of the journal": (flip_in(FIRST_SEGMENT), 4, "J-"),
-    "a bit of the head file": (flip_in("head.json"), 4, "J-"),
-    "the last record cut off": (cut_records(1), 4, "J-"),
-    "the assessment cut off": (cut_records(3), 4, "J-"),
-    "bytes after the close record": (append(b"x"), 4, "J-"),
     "the journal removed": (remove("journal"), 4, "J-"),
     "the head file removed": (remove("head.json"), 4, "J-"),
-    "a bit of the plan": (flip_in("plan.json"), 5, "I-PLAN"),
-    "the plan removed": (remove("plan.json"), 7, "I-SCHEMA"),
-    "a bit of training evidence": (flip_in("evidence/train/*/*.jsonl"), 4, "A-DIGEST"),
-    "a bit of final evidence": (flip_in("evidence/final/*/*.jsonl"), 4, "A-DIGEST"),
-    "a bit of qualification evidence": (flip_in("qualification/*/*/evidence/*.jsonl"), 4, "A-DIGEST"),
-    "evidence removed": (remove("evidence/dev/*/*.jsonl"), 7, "A-MISSING"),
     "evidence replaced by a link": (link("evidence/final/*/*.jsonl"), 4, "A-PATH"),
     "the evidence folder replaced by a link": (link_folder("evidence"), 4, "A-PATH"),
     "evidence replaced by a pipe": (pipe("evidence/final/*/*.jsonl"), 4, "A-DIGEST"),
-    "evidence added": (add("evidence/final/grpo@9/agent-11.jsonl"), 4, "T-EXTRA"),
-    "a bit of a checkpoint": (flip_in("checkpoints/*/*/adapter.bin"), 4, "T-SEAL"),
-    "a bit of a seal": (flip_in("checkpoints/*/*/seal.json"), 4, "T-SEAL"),
-    "a file added to a checkpoint": (add("checkpoints/grpo/step-000001/new.bin"), 4, "T-SEAL"),
     "a file removed from a checkpoint": (remove("checkpoints/*/*/adapter.bin"), 4, "T-SEAL"),
-    "a checkpoint removed": (remove("checkpoints/*/step-000001"), 7, "T-MISSING"),
     "a checkpoint added": (add("checkpoints/grpo/step-000009/adapter.bin"), 4, "T-EXTRA"),
     "the checkpoints replaced by a link": (link_folder("checkpoints"), 4, "T-PATH"),
 }
@@ -90,7 +74,7 @@ def test_a_true_run_is_closed_and_verified(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_every_change_is_found_at_the_first_level(run_dir: Path, tampering: str) -> None:
+def test_what_is_moved_replaced_or_added_is_found_at_the_first_level(run_dir: Path, tampering: str) -> None:
     tamper, code, prefix = TAMPERINGS[tampering]
 
     tamper(run_dir)
@@ -98,18 +82,6 @@ def test_every_change_is_found_at_the_first_level(run_dir: Path, tampering: str)
 
     assert found == code
     assert any(id_.startswith(prefix) for id_ in ids)
-
-
-@pytest.mark.parametrize(
-    "tampering",
-    ["a bit of the journal", "a bit of the plan", "the plan removed", "evidence removed", "a bit of final evidence"],
-)
-def test_no_change_makes_the_upper_levels_fall_over(run_dir: Path, tampering: str) -> None:
-    tamper, code, _ = TAMPERINGS[tampering]
-
-    tamper(run_dir)
-
-    assert audit(run_dir, "recompute")[0] == code
 
 
 def test_a_checkpoint_swapped_with_another_sealed_one_is_found(run_dir: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,8 +28,9 @@ from tests.doubles.stand_in_run import (
     Workspace,
     draft_script,
     drive,
-    drive_until,
     exit_code,
+    finish,
+    interrupt,
     one_arm_recipe,
     small_workspace,
 )
@@ -52,19 +52,15 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
 def killed(tmp_path_factory: pytest.TempPathFactory, script: SmallRun) -> Workspace:
     """A run whose driver was killed in the middle of training, with half a record at its end."""
     workspace = small_workspace(tmp_path_factory.mktemp("killed"), script)
-    assert exit_code(workspace.fork(partial(drive_until, "train.step", 3, before=False))) == -9
-    with (workspace.run_dir / FIRST_SEGMENT).open("ab") as stream:
-        stream.write(b'{"h":"0123')
+    interrupt(workspace)
     return workspace
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, killed: Workspace) -> Path:
     """The same run, resumed and brought to its end: two segments, of which the first has a torn end."""
-    folder = tmp_path_factory.mktemp("finished")
-    shutil.copytree(killed.folder, folder, dirs_exist_ok=True)
-    resumed = Workspace(folder, killed.script, killed.plan)
-    assert exit_code(resumed.fork(partial(drive, resume=True))) == 0
+    resumed = killed.copy_to(tmp_path_factory.mktemp("finished"))
+    finish(resumed)
     return resumed.run_dir
 
 
