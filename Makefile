@@ -25,12 +25,14 @@ $(shell [ -x $(BIN)/python ] && [ "$$(cat .venv/place 2>/dev/null)" = '$(CURDIR)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all check lock
+.PHONY: help quickstart test test-all test-qualification check lock
 
 help:
 	@echo 'make quickstart   build a stand-in policy, run a whole experiment on it, audit and report it'
 	@echo 'make test         unit, property, fault and integration tests'
 	@echo 'make test-all     those, the slow ones, and the command line from end to end'
+	@echo 'make test-qualification'
+	@echo '                  planted faults alone, with a list of what caught each'
 	@echo 'make check        formatting, style, types, import layers'
 	@echo 'make lock         resolve requirements/*.lock afresh (UPGRADE=1: to the newest versions)'
 	@echo
@@ -55,6 +57,9 @@ test: .venv/dev.stamp
 
 test-all: .venv/dev.stamp
 	@$(BIN)/python -m pytest -m ''
+
+test-qualification: .venv/dev.stamp
+	@$(BIN)/python -m pytest -m planted
 
 check: .venv/dev.stamp
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo 'Remedy: $(BIN)/ruff format .'; exit 1; }

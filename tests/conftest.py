@@ -22,6 +22,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+pytest_plugins = ["tests.planted"]
+
 TIERS = ("unit", "property", "fault", "integration", "e2e")
 OFFLINE_TIERS = ("unit", "property", "fault")
 
