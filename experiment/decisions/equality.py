@@ -39,7 +39,7 @@ def compare_branches(
         straight: The uninterrupted branch.
         others: The branches that have to equal it.
         evidence: By branch: for each step its rollouts, ordered by (episode position, rollout).
-        states: By branch: digest of each tensor or value of the last state, keyed `part/kind/name` or `part/name`.
+        states: By branch: digest of each tensor or value of the last state, keyed `part/owner/name` or `part/name`.
 
     Raises:
         JournalError: There is nothing to compare, or a branch lacks its evidence or state.
@@ -134,12 +134,12 @@ def _walk_state(
 
 
 def _tensor_place(key: str) -> str:
-    """Return `optimizer/exp_avg/model.weight` as `optimizer: exp_avg of model.weight`."""
+    """Return `optimizer/model.weight/exp_avg` as `optimizer: exp_avg of model.weight`."""
     part, _, rest = key.partition("/")
-    kind, _, name = rest.partition("/")
-    if name:
-        return f"{part}: {kind} of {name}"
-    return f"{part}: {kind}" if kind else part
+    owner, _, name = rest.rpartition("/")
+    if owner:
+        return f"{part}: {name} of {owner}"
+    return f"{part}: {name}" if name else part
 
 
 def _by_name(pairs: Iterable[tuple[str, _Value]], *, where: str) -> dict[str, _Value]:

@@ -52,7 +52,7 @@ def test_equal_branches_pass_and_say_how_much_was_compared() -> None:
 
 
 def test_count_of_compared_values_grows_with_the_state() -> None:
-    more = STATE | {"optimizer/exp_avg/model.lora_B": "b" * 64}
+    more = STATE | {"optimizer/model.lora_B/exp_avg": "b" * 64}
     found = compare_branches(
         branch("straight"),
         [branch("resumed")],
@@ -255,7 +255,7 @@ def test_damaged_array_refuses_and_is_named() -> None:
     ("key", "place"),
     [
         ("adapter/model.lora_B", "adapter: model.lora_B"),
-        ("optimizer/exp_avg/model.lora_A", "optimizer: exp_avg of model.lora_A"),
+        ("optimizer/model.lora_A/exp_avg", "optimizer: exp_avg of model.lora_A"),
         ("optimizer/step", "optimizer: step"),
         ("scheduler", "scheduler"),
     ],
@@ -267,7 +267,7 @@ def test_first_state_tensor_that_differs_is_named(key: str, place: str) -> None:
 def test_a_missing_and_an_extra_tensor_are_named() -> None:
     short = {key: value for key, value in STATE.items() if key != "optimizer/step"}
     assert first(state=short) == ("optimizer: step", "b2" * 32, "absent")
-    more = STATE | {"optimizer/exp_avg/model.extra": "0" * 64}
+    more = STATE | {"optimizer/model.extra/exp_avg": "0" * 64}
     assert first(state=more) == ("optimizer: exp_avg of model.extra", "absent", "0" * 64)
 
 

@@ -14,7 +14,7 @@ Branch = Literal["straight", "repeated", "resumed"]
 STATE = {
     "adapter/model.lora_A": "a1" * 32,
     "adapter/model.lora_B": "a2" * 32,
-    "optimizer/exp_avg/model.lora_A": "b1" * 32,
+    "optimizer/model.lora_A/exp_avg": "b1" * 32,
     "optimizer/step": "b2" * 32,
     "scheduler": "c1" * 32,
 }
