@@ -1,8 +1,8 @@
 """Planted faults: tests that break something on purpose, and a list of what caught each.
 
-A test marked `planted("the fault")` reports through the fixture of the same name what caught the fault, the place that was
-named, and what happens where exactly that check is left out. One that passes without a report fails: a fault that nobody
-caught is no proof. `pytest -m planted` ends with the list.
+A test marked `planted("the fault")` reports through the fixture of the same name what caught the fault, the place that
+was named, and what happens where exactly that check is left out. One that passes without a report fails: a fault that
+nobody caught is no proof. `pytest -m planted` ends with the list.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """List the planted faults where they were asked for, else count them."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, [])]
-    found = [value for each in reports if each.when == "call" for name, value in each.user_properties if name == _PROPERTY]
+    found = [
+        value for each in reports if each.when == "call" for name, value in each.user_properties if name == _PROPERTY
+    ]
     if not found:
         return
     if "planted" not in config.getoption("markexpr"):

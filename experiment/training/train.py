@@ -26,6 +26,7 @@ from experiment.training.checkpoint import open_checkpoint, seal_checkpoint
 from experiment.training.determinism import configure, observe
 from experiment.training.models import load_baseline, load_tokenizer
 from experiment.training.player import PlayedStep, StepPlayer, sampler_gaps, strict_results, trained_rollouts
+from experiment.training.restoring import verify_readable
 from experiment.training.sampler import build_sampler
 from experiment.training.state import parts, reference_digest, trainer_state
 from experiment.training.trainer import RecordedGRPOTrainer, build_trainer
@@ -38,7 +39,7 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
 
     Raises:
         PlanError: The plan has no such arm.
-        JournalError: The checkpoint to go on from is unsealed or changed.
+        JournalError: The checkpoint to go on from is unsealed, changed or not readable.
         QualificationError: The restored state is not the sealed one.
         AlignmentError: A rollout may not train.
         FaultError: The loss is not finite, or the world broke.
@@ -48,7 +49,7 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
     if arm is None:
         message = f"{job.plan_path}: no arm '{job.arm}'"
         raise PlanError(message)
-    sealed = open_checkpoint(Path(job.resume_from)) if job.resume_from else None
+    sealed = _open(Path(job.resume_from)) if job.resume_from else None
     configure(recipe.compute, recipe.seed)
     emit(WorkerReady(environment=observe(recipe.compute)))
     tokenizer = load_tokenizer(recipe)
@@ -75,6 +76,13 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
             reference=reference_digest(trained),
         )
     )
+
+
+def _open(checkpoint: Path) -> dict[str, str]:
+    """The digests of a sealed checkpoint's state, whose parts can all be read."""
+    sealed = open_checkpoint(checkpoint)
+    verify_readable(checkpoint)
+    return sealed
 
 
 class _Recorder(TrainerCallback):  # type: ignore[misc]

@@ -17,6 +17,7 @@ from experiment.records.plan import Plan
 from experiment.records.recipe import Lora
 from experiment.sealing.canonical import decode, encode, encode_record
 from experiment.sealing.trees import SEAL_NAME, seal_tree
+from experiment.training.checkpoint import PARTS as ALL_PARTS
 from tests.doubles.tiny_training import WORLD, Branch, tiny_plan
 
 
@@ -118,6 +119,14 @@ def test_part_that_is_missing_under_a_true_seal_is_refused(straight: Branch, tmp
     checkpoint = copied(straight, tmp_path)
     (checkpoint / part).unlink()
     refused(straight, tmp_path, reseal(checkpoint), JournalError, f"lacks {part}")
+
+
+@pytest.mark.parametrize("part", ALL_PARTS)
+def test_part_that_was_written_wrong_is_refused_under_a_true_seal(straight: Branch, tmp_path: Path, part: str) -> None:
+    checkpoint = copied(straight, tmp_path)
+    path = checkpoint / part
+    path.write_bytes(path.read_bytes()[:-2])
+    refused(straight, tmp_path, reseal(checkpoint), JournalError, f"{part}: cannot be read")
 
 
 @pytest.mark.parametrize(
