@@ -35,7 +35,7 @@ def qualify(context: RunContext) -> None:
 
     Raises:
         QualificationError: Branches differ; the verdict and all evidence are kept.
-        FaultError: A worker broke.
+        FaultError: A worker broke or did too little.
     """
     progress = fold_progress(context.journal.entries)
     arms = [arm.name for arm in context.plan.recipe.arms]
@@ -80,6 +80,16 @@ def _run_branches(context: RunContext, missing: list[tuple[str, Branch]]) -> Non
     # The branch with two processes goes first, so that workers side by side end together.
     order = sorted((branch for branch in BRANCHES if by_branch[branch]), key=lambda branch: branch != "resumed")
     context.work([_chain(context, by_branch[branch], branch) for branch in order], on_event)
+    _require_branches(context, missing)
+
+
+def _require_branches(context: RunContext, missing: list[tuple[str, Branch]]) -> None:
+    """Return only if every branch is recorded: a worker that does too little ends like one that does its job."""
+    recorded, last = fold_progress(context.journal.entries).branches, context.plan.recipe.qualification.steps
+    for arm, branch in missing:
+        if (arm, branch) not in recorded:
+            message = f"arm {arm}, branch '{branch}': its worker ended in good order before step {last}"
+            raise FaultError(message)
 
 
 def _chain(context: RunContext, arms: Sequence[str], branch: Branch) -> Chain:

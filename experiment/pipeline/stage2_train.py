@@ -33,7 +33,7 @@ def train(context: RunContext) -> None:
 
     Raises:
         QualificationError: A step that was done before came out differently.
-        FaultError: A worker broke, or a monitor stopped the run.
+        FaultError: A worker broke or did too little, or a monitor stopped the run.
         StoppedError: A stop was requested; what was done is sealed.
     """
     progress = fold_progress(context.journal.entries)
@@ -49,6 +49,16 @@ def train(context: RunContext) -> None:
     unfinished = [arm for arm, recorder in recorders.items() if not recorder.finish()]
     chains = [Chain((arm,), [_job(context, arm)]) for arm in unfinished]
     context.work(chains, lambda key, event: recorders[key].take(event))
+    _require_trained(context)
+
+
+def _require_trained(context: RunContext) -> None:
+    """Return only if every arm is trained: a worker that does too little ends like one that does its job."""
+    recipe, trained = context.plan.recipe, fold_progress(context.journal.entries).trained
+    for arm in recipe.arms:
+        if arm.name not in trained:
+            message = f"arm {arm.name}: its worker ended in good order before step {recipe.training.steps}"
+            raise FaultError(message)
 
 
 def _job(context: RunContext, arm: str) -> Callable[[], Sequence[Task]]:

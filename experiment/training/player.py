@@ -109,7 +109,12 @@ def reward_of(rollout: Rollout, format_weight: float) -> float | None:
 
 
 def trained_rollouts(step: PlayedStep) -> tuple[TrainedRollout, ...]:
-    """The step's evidence, in rollout order."""
+    """The step's evidence, in rollout order.
+
+    Raises:
+        AlignmentError: The trainer has not used every rollout of the step.
+    """
+    _require_all_used(step)
     return tuple(
         TrainedRollout(
             rollout=played.record,
@@ -120,6 +125,14 @@ def trained_rollouts(step: PlayedStep) -> tuple[TrainedRollout, ...]:
         )
         for index, played in enumerate(step.rollouts)
     )
+
+
+def _require_all_used(step: PlayedStep) -> None:
+    """Return only if the trainer scored every rollout: a window of which it used a part is another training."""
+    used, sampled = len(step.trainer_logprobs), len(step.rollouts)
+    if used != sampled:
+        message = f"step {step.step}: the trainer used {used} of the {sampled} rollouts that were sampled for it"
+        raise AlignmentError(message)
 
 
 def strict_results(step: PlayedStep) -> list[tuple[str, bool]]:

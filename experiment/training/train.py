@@ -42,7 +42,7 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
         JournalError: The checkpoint to go on from is unsealed, changed or not readable.
         QualificationError: The restored state is not the sealed one.
         AlignmentError: A rollout may not train.
-        FaultError: The loss is not finite, or the world broke.
+        FaultError: The loss is not finite, the world broke, or the trainer ended before the job's last step.
     """
     recipe = plan.recipe
     arm = next((each for each in recipe.arms if each.name == job.arm), None)
@@ -69,13 +69,23 @@ def train(job: TrainJob, plan: Plan, environment: Environment, emit: Emit, stop_
     trainer.add_callback(recorder)
     trainer.checkpoint_saved = recorder.seal
     trainer.train(resume_from_checkpoint=job.resume_from)
+    done = trainer.state.global_step
+    if not stop_requested():
+        _require_all_steps(job, done)
     emit(
         TrainingDone(
-            step=trainer.state.global_step,
+            step=done,
             state=tuple(trainer_state(trainer).items()),
             reference=reference_digest(trained),
         )
     )
+
+
+def _require_all_steps(job: TrainJob, done: int) -> None:
+    """Return only if the job's last step is done: a trainer whose data ran out ends as quietly as one that is done."""
+    if done < job.stop_at:
+        message = f"arm {job.arm}: the trainer ended after step {done} of {job.stop_at}, though nobody asked it to stop"
+        raise FaultError(message)
 
 
 def _open(checkpoint: Path) -> dict[str, str]:

@@ -123,7 +123,7 @@ def _train(job: dict[str, Any]) -> int:
             _copy_tree(SCRIPT / "checkpoints" / arm / checkpoint.name, checkpoint)
             line = (SCRIPT / "events" / arm / f"checkpoint-{step:06d}").read_bytes()
             _send(line.replace(b"@CHECKPOINT@", str(checkpoint).encode()))
-        if _stop_requested:
+        if _stop_requested or (FAULT == "short" and place == FAULT_PLACE):
             break
     line = (SCRIPT / "events" / arm / f"done-{step:06d}").read_bytes()
     if FAULT == "lie" and f"{stage}/{arm}/{Path(job['evidence_dir']).parent.name}" == FAULT_PLACE:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from experiment.errors import FaultError, PlanError
-from experiment.records.job import CheckpointDone, StepDone
+from experiment.errors import AlignmentError, FaultError, PlanError
+from experiment.records.job import CheckpointDone, StepDone, TrainingDone
 from experiment.records.rollout import TrainedRollout
 from experiment.sealing.canonical import decode_record
 from experiment.sealing.digests import digest_file
+from experiment.training import player, train, trainer
 from tests.doubles.tiny_training import Branch, tiny_plan
+from tests.planted import Planted
 
 SHORT = {"max_turns": 1, "max_turn_tokens": 4}
 
@@ -85,6 +88,44 @@ def test_loss_that_is_not_finite_is_named_and_ends_the_job(baseline: Path, tmp_p
     assert {"loss", "kl", "entropy", "gap_max_nats"} <= set(second.facts.not_finite)
     assert second.facts.loss is None
     assert all(math.isfinite(value) for value in metrics(second).values())
+
+
+@pytest.mark.planted("data loader that yields nothing after a resume")
+def test_trainer_whose_data_ran_out_has_not_done_the_job(
+    baseline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: Planted
+) -> None:
+    branch = Branch(tmp_path, tiny_plan(baseline, sampling=SHORT)).train(2)
+    monkeypatch.setattr("transformers.trainer.skip_first_batches", lambda *_: [])
+    with pytest.raises(FaultError, match="the trainer ended after step 2 of 4") as caught:
+        branch.train(4, branch.checkpoint(2))
+    assert [each.step for each in branch.of(TrainingDone)] == [2]
+    monkeypatch.setattr(train, "_require_all_steps", lambda *_: None)
+    branch.train(4, branch.checkpoint(2))
+    assert [each.step for each in branch.of(TrainingDone)] == [2, 2]
+    assert len(branch.steps) == 2
+    planted(caught.value, place="step 2 of 4", without="the worker ends in good order after no step")
+
+
+@pytest.mark.planted("window of which the trainer uses one half")
+def test_trainer_that_uses_half_of_a_window_is_refused(
+    baseline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: Planted
+) -> None:
+    build = trainer.build_trainer
+
+    def build_shifted(*args: Any, **kwargs: Any) -> Any:
+        made = build(*args, **kwargs)
+        made._step = 1
+        return made
+
+    monkeypatch.setattr(train, "build_trainer", build_shifted)
+    branch = Branch(tmp_path, tiny_plan(baseline, sampling=SHORT, gradient_accumulation=2))
+    with pytest.raises(AlignmentError, match="step 1: the trainer used 4 of the 8 rollouts") as caught:
+        branch.train(1)
+    assert branch.steps == []
+    monkeypatch.setattr(player, "_require_all_used", lambda _: None)
+    with pytest.raises(KeyError):
+        branch.train(1)
+    planted(caught.value, place="step 1", without="the recorder crashes on the first rollout that was not used")
 
 
 def test_arm_that_the_plan_does_not_have_is_refused(baseline: Path, tmp_path: Path) -> None:

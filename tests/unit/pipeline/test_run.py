@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from experiment.audit import audit_run
 from experiment.errors import ExperimentError, FaultError, JournalError, PlanError, UsageError
+from experiment.pipeline import stage1_qualify, stage2_train
 from experiment.pipeline.run import run, run_dir_of, unfinished_plan
 from experiment.pipeline.workers import WorkerPool
 from experiment.records.entry import Aborted, EvaluationFinished, TrainStep
-from experiment.records.recipe import Arm
+from experiment.records.recipe import Arm, Checkpoints
 from tests.doubles.small_plan import small_recipe
 from tests.doubles.small_run import SmallRun
 from tests.doubles.stand_in_run import (
@@ -25,6 +27,7 @@ from tests.doubles.stand_in_run import (
     small_workspace,
     stand_in_recipe,
 )
+from tests.planted import Planted
 
 ONE_ARM = stand_in_recipe(
     arms=(Arm(name="grpo", algorithm="grpo"),),
@@ -227,6 +230,35 @@ def test_a_checkpoint_that_changed_is_refused(half_done: Workspace, monkeypatch:
         drive(resume=True)
     (RUN_DIR / "checkpoints/grpo/step-000002/adapter.bin").write_bytes(b"grpo 3")
     _refused(half_done.folder, JournalError, "step-000002", resume=True)
+
+
+@pytest.mark.planted("worker that does too few steps and ends in good order, in training")
+def test_a_worker_that_trains_too_little_is_a_fault(
+    tmp_path: Path, script: SmallRun, monkeypatch: pytest.MonkeyPatch, planted: Planted
+) -> None:
+    marks = Checkpoints(recovery_every=2, candidates=(2,), diagnostic=2)
+    workspace = small_workspace(tmp_path, script, checkpoints=marks)
+    _enter(workspace, monkeypatch, fault="short@train/grpo/3")
+    with pytest.raises(FaultError, match=r"arm grpo: its worker ended in good order before step 4") as caught:
+        drive()
+    monkeypatch.setattr(stage2_train, "_require_trained", lambda _: None)
+    assert drive(resume=True).comparisons
+    assert workspace.view().is_closed
+    assert {finding.id for finding in audit_run(workspace.run_dir).findings} == {"P-ORDER"}
+    planted(caught.value, place="arm grpo", without="the run ends as assessed; its audit finds P-ORDER")
+
+
+@pytest.mark.planted("worker that does too few steps and ends in good order, in qualification")
+def test_a_worker_that_qualifies_too_little_is_a_fault(
+    fresh: Workspace, monkeypatch: pytest.MonkeyPatch, planted: Planted
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "short@qualify/grpo/1")
+    with pytest.raises(FaultError, match=r"arm grpo, branch 'straight': its worker ended in good order") as caught:
+        drive()
+    monkeypatch.setattr(stage1_qualify, "_require_branches", lambda *_: None)
+    with pytest.raises(KeyError, match="straight"):
+        drive(resume=True)
+    planted(caught.value, place="branch 'straight'", without="the driver crashes on a branch that is not there")
 
 
 def test_signals_are_as_before_after_a_run(fresh: Workspace) -> None:
