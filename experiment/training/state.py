@@ -85,10 +85,11 @@ def _optimizer_state(optimizer: Any, model: Any) -> dict[str, str]:
     for number, group in enumerate(inner.param_groups):
         settings = {key: value for key, value in group.items() if key != "params"}
         state |= {f"optimizer/group{number}/{key}": _value_digest(value) for key, value in settings.items()}
-        for parameter in group["params"]:
+        for index, parameter in enumerate(group["params"]):
+            owner = names.get(id(parameter), f"group{number}, parameter {index}, which is not in the model")
             moments: Iterable[tuple[str, Any]] = inner.state.get(parameter, {}).items()
             for key, value in moments:
-                place = f"optimizer/{names[id(parameter)]}/{key}"
+                place = f"optimizer/{owner}/{key}"
                 state[place] = tensor_digest(value) if isinstance(value, torch.Tensor) else _value_digest(value)
     return state
 
