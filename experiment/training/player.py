@@ -57,6 +57,7 @@ class StepPlayer:
 
         Raises:
             AlignmentError: The loader's episodes are not the plan's, or a rollout fails the alignment audit.
+            QualificationError: The sampler's weights are not the trained ones.
         """
         group = self.plan.recipe.training.rollouts_per_prompt
         expected = [each for each in self.plan.schedule[step - 1].episodes for _ in range(group)]
@@ -68,6 +69,7 @@ class StepPlayer:
             raise FaultError(message)
         started = time.perf_counter()
         self._sampler.refresh()
+        self._sampler.verify()
         loop = RolloutLoop(self._sampler.policy, self._chat, self._environment, self.plan.recipe.sampling)
         attempts = [Attempt(self._episodes[each], index % group) for index, each in enumerate(expected)]
         root = self.plan.recipe.seed

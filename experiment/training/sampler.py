@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from experiment.errors import QualificationError
 from experiment.policies.hf import HFPolicy
 from experiment.records.recipe import Recipe
 from experiment.training.merging import lora_layers
@@ -17,10 +18,12 @@ from experiment.training.state import plain_name
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A policy and how it is brought up to date with the trained weights."""
+    """A policy, how it is brought up to date with the trained weights, and the proof that it is."""
 
     policy: HFPolicy
     refresh: Callable[[], None]
+    verify: Callable[[], None] = lambda: None
+    """Returns only if the policy's weights are the trained ones; raises QualificationError."""
 
 
 def build_sampler(recipe: Recipe, trained: Any, *, end_id: int, pad_id: int) -> Sampler:
@@ -33,7 +36,10 @@ def build_sampler(recipe: Recipe, trained: Any, *, end_id: int, pad_id: int) -> 
     is_merged = recipe.compute.dtype == "float32"
     model = load_baseline(recipe) if is_merged else trained
     policy = HFPolicy(model, end_id=end_id, pad_id=pad_id, temperature=recipe.sampling.temperature)
-    return Sampler(policy, _Merge(trained, model) if is_merged else lambda: None)
+    if not is_merged:
+        return Sampler(policy, lambda: None)
+    merge = _Merge(trained, model)
+    return Sampler(policy, merge, lambda: verify_merged(trained, model))
 
 
 class _Merge:
@@ -48,3 +54,36 @@ class _Merge:
         with torch.no_grad():
             for module, target in self._pairs:
                 target.copy_(module.get_base_layer().weight + module.get_delta_weight(module.active_adapters[0]))
+
+
+def verify_merged(trained: Any, copy: Any) -> None:
+    """Return only if every weight of a copy of the base model is, bit for bit, base plus adapter.
+
+    A copy that was not brought up to date, or twice, is a policy that nobody trains and that no checkpoint holds.
+
+    Raises:
+        QualificationError: Names the first weight that differs.
+    """
+    found = copy.state_dict()
+    with torch.no_grad():
+        for name, expected in _merged_weights(trained):
+            if not torch.equal(_bits(found[name]), _bits(expected)):
+                message = f"before sampling, the sampler's '{name}' is not base plus adapter"
+                raise QualificationError(message)
+
+
+def _merged_weights(trained: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every weight of the trained policy under the name that it has in the base model."""
+    adapted = {name: module for name, module in trained.named_modules() if isinstance(module, LoraLayer)}
+    for name, weight in trained.state_dict().items():
+        if "lora_" in name:
+            continue
+        owner, _, kind = name.partition(".base_layer.")
+        delta = adapted[owner].get_delta_weight(adapted[owner].active_adapters[0]) if kind == "weight" else None
+        plain = name.replace(".base_layer.", ".").removeprefix("base_model.model.")
+        yield plain, weight if delta is None else weight + delta
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor: a weight that is not a number has to equal itself too."""
+    return tensor.reshape(-1).view(torch.uint8)

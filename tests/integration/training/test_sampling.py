@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import scipy.stats
 import torch
 from peft import PeftModel, get_peft_model
 
+from experiment.errors import QualificationError
 from experiment.policies.base import TurnRequest
 from experiment.policies.hf import HFPolicy
 from experiment.records.recipe import Lora, Recipe
@@ -193,6 +195,44 @@ def test_training_samples_from_the_adapter_as_it_is_now_and_leaves_it_alone(stag
                 weight.zero_()
     sampler.refresh()
     assert sampler.policy.sample(stage.requests(4)) == base
+
+
+def test_sampler_that_is_not_base_plus_adapter_is_refused_by_the_weight_s_name(stage: Stage) -> None:
+    trained = adapted(stage.recipe, Lora(rank=4, alpha=8)).eval()
+    sampler = build_sampler(stage.recipe, trained, end_id=stage.chat.end_id, pad_id=stage.tokenizer.pad_token_id)
+    with pytest.raises(QualificationError, match="the sampler's 'model.layers.0.self_attn.q_proj.weight'"):
+        sampler.verify()
+    sampler.refresh()
+    sampler.verify()
+    for name, weight in sampler.policy._model.named_parameters():
+        kept = weight.detach().clone()
+        with torch.no_grad():
+            first = weight.reshape(-1)[:1]
+            first.copy_(torch.nextafter(first, torch.full_like(first, torch.inf)))
+        with pytest.raises(QualificationError, match=re.escape(f"the sampler's '{name}' is not base plus adapter")):
+            sampler.verify()
+        weight.data.copy_(kept)
+    sampler.verify()
+
+
+def test_sampler_of_weights_that_are_not_numbers_is_the_trained_policy_all_the_same(stage: Stage) -> None:
+    trained = adapted(stage.recipe, Lora(rank=4, alpha=8)).eval()
+    with torch.no_grad():
+        for name, weight in trained.named_parameters():
+            if "lora_A" in name:
+                weight.fill_(torch.nan)
+    sampler = build_sampler(stage.recipe, trained, end_id=stage.chat.end_id, pad_id=stage.tokenizer.pad_token_id)
+    sampler.refresh()
+    sampler.verify()
+
+
+def test_sampler_in_bfloat16_is_the_trained_policy_itself(stage: Stage) -> None:
+    compute = stage.recipe.compute.model_copy(update={"dtype": "bfloat16"})
+    trained = adapted(stage.recipe, Lora(rank=4, alpha=8))
+    recipe = stage.recipe.model_copy(update={"compute": compute})
+    sampler = build_sampler(recipe, trained, end_id=stage.chat.end_id, pad_id=stage.tokenizer.pad_token_id)
+    assert sampler.policy._model is trained
+    sampler.verify()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
