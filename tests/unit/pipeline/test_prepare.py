@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from experiment.errors import PlanError, UsageError
 from experiment.pipeline.prepare import fresh_plan_dir, load_plan, prepare
 from experiment.records.plan import Plan
 from experiment.sealing.canonical import encode_record
+from experiment.sealing.digests import digest_file
 from tests.unit.pipeline.conftest import RECIPE, SMALL, Bench
 
 OUTPUT = Path("plans/one")
@@ -120,6 +123,20 @@ def test_a_question_file_that_is_not_clean_is_refused_and_nothing_written(bench:
     with pytest.raises(UsageError, match=name):
         prepare(bench.recipe(f"retention.dev={name}"), RECIPE, OUTPUT)
     assert bench.files() == before
+
+
+def test_a_reasoning_models_stock_template_is_refused_and_its_training_form_accepted(bench: Bench) -> None:
+    spec = find_spec("trl")
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).parent / "chat_templates"
+    shutil.copyfile(folder / "qwen3.jinja", bench.baseline / "chat_template.jinja")
+    before = bench.files()
+    with pytest.raises(UsageError, match="the chat template changes earlier text when a tool result is added"):
+        prepare(bench.recipe(), RECIPE, OUTPUT)
+    assert bench.files() == before
+    shutil.copyfile(folder / "qwen3_training.jinja", bench.baseline / "chat_template.jinja")
+    plan = prepare(bench.recipe(), RECIPE, OUTPUT)
+    assert plan.chat_template == digest_file(folder / "qwen3_training.jinja")
 
 
 def test_a_missing_final_newline_changes_no_count(bench: Bench) -> None:
