@@ -172,12 +172,17 @@ class RolloutLoop:
             return _event(call, status, _REFUSALS[status])
         try:
             result = session.call(call.name, dict(call.arguments))
+            status = "world_error" if result.is_error else "delivered"
+            return _event(call, status, self._shown(_require_text(result.text)))
         except FaultError as fault:
-            return _event(call, "infrastructure", str(fault))
-        text = _clean(result.text)
-        if len(text) > self._sampling.max_observation_chars:
-            text = text[: self._sampling.max_observation_chars] + _CUT_MARK
-        return _event(call, "world_error" if result.is_error else "delivered", text)
+            return _event(call, "infrastructure", self._shown(str(fault)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool does ends its own rollout alone
+            return _event(call, "infrastructure", self._shown(f"{type(error).__name__}: {error}"))
+
+    def _shown(self, text: str) -> str:
+        """The text as a record can carry it, cut with a mark where it is too long."""
+        text, limit = _clean(text), self._sampling.max_observation_chars
+        return text if len(text) <= limit else text[:limit] + _CUT_MARK
 
     def _judge(self, live: _Live) -> Score | None:
         """The verifier's view; None where the world broke, in a call or when it was asked for the verdict."""
@@ -222,6 +227,14 @@ def is_shown(observation: str, text: str) -> bool:
     """Whether `observation` is what the agent is shown for a tool result: all of it, or its start with the mark."""
     whole, kept = _clean(text), observation.removesuffix(_CUT_MARK)
     return observation == whole or (kept != observation and len(kept) < len(whole) and whole.startswith(kept))
+
+
+def _require_text(text: object) -> str:
+    """The text of a tool result; a list would otherwise be read as parts of a message, a number not at all."""
+    if not isinstance(text, str):
+        message = f"the tool gave back {type(text).__name__} instead of text"
+        raise FaultError(message)
+    return text
 
 
 def _clean(text: str) -> str:
