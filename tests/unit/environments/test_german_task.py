@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -204,6 +205,72 @@ def test_format_grows_with_each_milestone() -> None:
     ]
     scores = [judge(TWO_STEP, log, text).format for log, text in stages]
     assert scores == [step / 6 for step in range(7)]
+
+
+BOUNDED = """
+import resource, sys
+from experiment.decisions.tool_calls import parse_turn
+from experiment.environments.german_tools.environment import GermanTools
+world = GermanTools()
+(episode, *_) = world.generate(prefix="x", count=1, seed=1, taken=frozenset())
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (64 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+megabyte = "1+" * (1 << 19)
+brackets = "(" * 2000 + "1" + ")" * 2000
+expressions = ["9**9**9", "(((9**64)**64)**64)**64", "10**5000", "1/0", "0.1+0.2", brackets, megabyte]
+for text in expressions:
+    for place in ("a", "b", "operation"):
+        arguments = {"a": "1", "b": "1", "operation": "plus"} | {place: text}
+        result = world.open(episode).call("rechne", arguments)
+        assert result.is_error, text[:40]
+        print(result.text)
+(call,) = parse_turn('<tool_call>{"name":"rechne","arguments":{"a":"%s"}}</tool_call>' % megabyte, world.tools)
+print(call.status, len(call.arguments_json))
+"""
+
+
+def test_expressions_are_refused_in_bounded_time_and_memory(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED],
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    said = ["keine Zahl"] * 5 + ["zu lang"] * 2
+    answers = [f"Fehler: {name} ist {flaw}" for flaw in said for name in ("a", "b")]
+    lines = done.stdout.splitlines()
+    assert [line for line in lines[:21] if " ist " in line] == answers
+    assert lines[2:21:3] == ["Fehler: Operation unbekannt"] * 7
+    assert lines[21:] == ["too_large 500"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,5", "1,5"),
+        ("1.234", "1.234"),
+        ("1.234,50", "1.234,5"),
+        ("1\u202f234,5", "1.234,5"),
+        ("\u22123", "-3"),
+        ("12.03.2026", None),
+        ("3,0", "3"),
+        ("1,234", None),
+    ],
+)
+def test_argument_and_answer_are_read_by_one_grammar(text: str, value: str | None) -> None:
+    reply = calculator_says("plus", text, "0")
+    flaw = "mehrdeutig" if text == "1,234" else "keine Zahl"
+    assert reply == (Reply(f"Fehler: a ist {flaw}", is_error=True) if value is None else Reply(value, is_error=False))
+    # 1,234 is neither read as 1234 nor as 1,2340.
+    for gold in ("1,5", "1.234", "1.234,5", "-3", "3", "1,2340", "12.032.026"):
+        task = Task((("Öl", gold),), ("Öl",), None, None, gold)
+        verdict = judge(task, solve(task), f"Antwort: {text}")
+        assert verdict.success == (gold == value)
+        assert verdict.malformed_answer == (value is None)
 
 
 # --- reading
