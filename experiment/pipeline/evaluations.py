@@ -6,19 +6,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Final, Literal
 
+from experiment.decisions.assessment import check_planned
 from experiment.decisions.merging import has_no_effect, merge_problems
-from experiment.errors import FaultError
+from experiment.errors import FaultError, JournalError
 from experiment.journal.progress import fold_progress
 from experiment.pipeline.context import RunContext
 from experiment.pipeline.workers import Chain
 from experiment.records.base import Record
 from experiment.records.entry import EvaluationFinished, PolicyMerged
 from experiment.records.job import EvaluatedPolicy, EvaluateJob, EvaluationDone, MergeDone, Progressed
+from experiment.records.plan import Plan
 from experiment.records.verdict import EvaluationKey
 
 BASELINE = "baseline"
+_REMEDY: Final = (
+    "Look at the newest files in the run's `logs/`, then continue with `python -m experiment run --resume`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ def play_keys(
             body = EvaluationFinished(
                 key=event.key, evidence=event.evidence, outcomes=event.outcomes, seconds=event.seconds
             )
+            _check_whole(context.plan, body, missing)
             artifact = context.artifact(event.evidence_path, event.evidence, event.evidence_bytes, "evidence")
             context.append(f"{stage}.result", body, [artifact])
         elif isinstance(event, MergeDone):
@@ -77,6 +83,9 @@ def _check_merge(context: RunContext, stage: Literal["dev", "final"], body: Poli
     """
     progress = fold_progress(context.journal.entries)
     label = f"{body.arm}@{body.step}"
+    if (body.arm, body.step) not in progress.checkpoints:
+        message = f"a worker loaded {label}, which was not sealed"
+        raise FaultError(message, remedy=_REMEDY)
     problems = list(
         merge_problems(
             body.facts,
@@ -100,6 +109,27 @@ def _check_merge(context: RunContext, stage: Literal["dev", "final"], body: Poli
             f"{label}: {facts.changed} of {facts.elements} targeted weights changed; rounded to bfloat16 {share} of "
             "the changes would vanish"
         )
+
+
+def _check_whole(plan: Plan, body: EvaluationFinished, missing: Sequence[EvaluationKey]) -> None:
+    """Return only where a result was asked for and judges each planned item; a record could not be taken back.
+
+    Raises:
+        FaultError: Names the result, and the first item that is missing, doubled or foreign.
+    """
+    sets = {
+        ("agent", "dev"): plan.dev,
+        ("agent", "final"): plan.final,
+        ("retention", "dev"): plan.retention_dev,
+        ("retention", "final"): plan.retention_final,
+    }
+    if body.key not in missing:
+        message = f"a worker played {body.key.arm}@{body.key.step}, which it was not asked for"
+        raise FaultError(message, remedy=_REMEDY)
+    try:
+        check_planned([body], [episode.id for episode in sets[body.key.suite, body.key.stage]])
+    except JournalError as error:
+        raise FaultError(str(error), remedy=_REMEDY) from error
 
 
 def split_evenly(keys: Sequence[EvaluationKey], workers: int) -> list[list[EvaluationKey]]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,12 @@ CHANGES = {
     "corrupt": (b'["corrupted_rollouts",0]', b'["corrupted_rollouts",1]'),
     "stray": (b'"strays":0', b'"strays":1'),
     "idle": (b'"changed":900', b'"changed":0'),
+}
+
+EVALUATION_CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "lose": lambda line: re.sub(rb'"outcomes":\[\{.*?\},', b'"outcomes":[', line, count=1),
+    "double": lambda line: re.sub(rb'"outcomes":\[(\{.*?\},)', rb'"outcomes":[\1\1', line, count=1),
+    "other": lambda line: line.replace(b'"seed":', b'"seed":7'),
 }
 
 _stop_requested = False
@@ -151,6 +159,8 @@ def _evaluate(job: dict[str, Any]) -> int:
         _copy_file(SCRIPT / "evidence" / key["stage"] / f"{place}.jsonl", evidence)
         line = (SCRIPT / "events" / key["stage"] / place).read_bytes()
         _misbehave(f"{key['stage']}/{place}", line)
+        if FAULT in EVALUATION_CHANGES and f"{key['stage']}/{place}" == FAULT_PLACE:
+            line = EVALUATION_CHANGES[FAULT](line)
         _send(line.replace(b"@EVIDENCE@", str(evidence).encode()))
     return 0
 

@@ -248,6 +248,28 @@ def test_a_broken_worker_is_a_fault_that_a_resumed_run_recovers_from(
     _assert_same(workspace, undisturbed)
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("lose@final/baseline@0/agent-11", "final agent of baseline@0, seed 11: item 'final-0000' is missing"),
+        ("double@dev/echo@2/retention-21", "dev retention of echo@2, seed 21: item 'retention-dev-0000' has two"),
+        ("other@final/baseline@0/agent-11", "a worker played baseline@0, which it was not asked for"),
+    ],
+)
+def test_an_evaluation_is_recorded_with_each_planned_item_or_not_at_all(
+    workspace: Workspace, fork: Callable[..., int], fault: str, said: str
+) -> None:
+    assert exit_code(fork(fault=fault)) == FaultError.exit_code
+    abort = _last_abort(workspace)
+    assert said in abort.message
+    assert abort.resumable
+    items = {"dev agent": 6, "dev retention": 4, "final agent": 6, "final retention": 5}
+    for body in _facts(workspace):
+        if isinstance(body, EvaluationFinished):
+            assert len({each.item for each in body.outcomes}) == items[f"{body.key.stage} {body.key.suite}"]
+            assert f"{body.key.stage}/{body.key.arm}@{body.key.step}/{body.key.suite}" not in fault
+
+
 def test_what_a_worker_reports_is_raised_as_what_it_is(workspace: Workspace, fork: Callable[..., int]) -> None:
     assert exit_code(fork(fault="report@train/echo/2")) == AlignmentError.exit_code
     abort = _last_abort(workspace)
