@@ -257,6 +257,9 @@ def _trained(record: TrainedRollout) -> Trained:
     if bool((mask > tokens.is_observed).any()):
         message = f"{name_of(played)}: a token that is no tool output was learned as an observation"
         raise EvidenceError(message)
+    if played.outcome is None and mask.any():
+        message = f"{name_of(played)}: has no verdict, and tokens of it were learned"
+        raise EvidenceError(message)
     gaps = np.abs(scored - tokens.logprobs)[tokens.is_sampled]
     return Trained(
         played=played,
