@@ -34,6 +34,7 @@ CHANGES = {
     "corrupt": (b'["corrupted_rollouts",0]', b'["corrupted_rollouts",1]'),
     "stray": (b'"strays":0', b'"strays":1'),
     "idle": (b'"changed":900', b'"changed":0'),
+    "nan": (b'"not_finite":[]', b'"not_finite":["loss"]'),
 }
 
 EVALUATION_CHANGES: dict[str, Callable[[bytes], bytes]] = {
@@ -125,6 +126,7 @@ def _train(job: dict[str, Any]) -> int:
         _misbehave(place, line)
         if place == FAULT_PLACE:
             line = line.replace(*CHANGES.get(FAULT, (line, line)))
+            line = re.sub(rb'"loss":[^,]+', b'"loss":null', line) if FAULT == "nan" else line
         _send(line.replace(b"@EVIDENCE@", str(evidence).encode()))
         if step in marks or step == job["stop_at"] or _stop_requested:
             checkpoint = Path(job["checkpoint_dir"]) / f"step-{step:06d}"
