@@ -71,6 +71,11 @@ def play_keys(
     if chains:
         context.work(chains, on_event)
     results = fold_progress(context.journal.entries).evaluations
+    for key in missing:
+        if key not in results:
+            # A library, or a tool, that calls `sys.exit` ends a worker like one that has done its job.
+            message = f"{stage} {key.suite} of {key.arm}@{key.step}, seed {key.seed}: its worker ended without a result"
+            raise FaultError(message, remedy=_REMEDY)
     return {key: results[key] for wanted in keys.values() for key in wanted}
 
 

@@ -74,14 +74,13 @@ def verify_merged(trained: Any, copy: Any) -> None:
 
 def _merged_weights(trained: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every weight of the trained policy under the name that it has in the base model."""
-    adapted = {name: module for name, module in trained.named_modules() if isinstance(module, LoraLayer)}
+    adapted = dict(lora_layers(trained))
     for name, weight in trained.state_dict().items():
         if "lora_" in name:
             continue
         owner, _, kind = name.partition(".base_layer.")
         delta = adapted[owner].get_delta_weight(adapted[owner].active_adapters[0]) if kind == "weight" else None
-        plain = name.replace(".base_layer.", ".").removeprefix("base_model.model.")
-        yield plain, weight if delta is None else weight + delta
+        yield plain_name(name), weight if delta is None else weight + delta
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

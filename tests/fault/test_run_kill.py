@@ -254,6 +254,7 @@ def test_a_broken_worker_is_a_fault_that_a_resumed_run_recovers_from(
         ("lose@final/baseline@0/agent-11", "final agent of baseline@0, seed 11: item 'final-0000' is missing"),
         ("double@dev/echo@2/retention-21", "dev retention of echo@2, seed 21: item 'retention-dev-0000' has two"),
         ("other@final/baseline@0/agent-11", "a worker played baseline@0, which it was not asked for"),
+        ("vanish@final/baseline@0/agent-11", "seed 11: its worker ended without a result"),
     ],
 )
 def test_an_evaluation_is_recorded_with_each_planned_item_or_not_at_all(
