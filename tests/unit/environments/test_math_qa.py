@@ -151,6 +151,7 @@ def test_missing_line_feed_at_the_end_loses_no_row(tmp_path: Path) -> None:
         ('{"question":"a","answer":NaN}', "NaN is not JSON"),
         ('{"question":"a","answer_number":-Infinity}', "-Infinity is not JSON"),
         ('{"question":"a","answer":1e999999999999999999999}', "exponent"),
+        ('{"question":"a","answer":1e400}', "too long"),
         ('{"question":"a","answer":1e400000000}', "too long"),
         ('{"question":"a","answer":1e-400000000}', "too long"),
         ('{"question":"a","answer":' + "9" * 5000 + "}", "."),

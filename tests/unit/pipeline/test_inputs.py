@@ -102,6 +102,19 @@ def test_a_folder_replaced_by_a_link_is_refused_after_preparation(plan: Plan, be
         verify_inputs(plan)
 
 
+def test_a_link_on_the_way_to_an_input_may_not_lead_elsewhere_later(bench: Bench) -> None:
+    Path("runs").rename("store")
+    shutil.copytree("store", "other")
+    Path("other/baselines/quickstart/model.safetensors").write_bytes(b"Weights")
+    Path("runs").symlink_to("store")
+    plan = prepare(bench.recipe(), RECIPE, Path("plans/one"))
+    verify_inputs(plan)
+    Path("runs").unlink()
+    Path("runs").symlink_to("other")
+    with pytest.raises(PlanError, match="runs/baselines/quickstart: the baseline changed"):
+        verify_inputs(plan)
+
+
 @pytest.mark.parametrize("file", ["requirements/train.lock", "dev.jsonl", "tokenizer"])
 def test_a_vanished_input_is_refused(plan: Plan, file: str) -> None:
     os.rename(file, "elsewhere")

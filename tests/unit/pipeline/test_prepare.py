@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from experiment.audit.evaluations import planned_episodes
+from experiment.audit.findings import Notes
+from experiment.audit.inputs import check_inputs
 from experiment.environments.catalogue import build_world
 from experiment.errors import PlanError, UsageError
-from experiment.pipeline.prepare import fresh_plan_dir, load_plan, prepare
+from experiment.pipeline.inputs import verify_inputs
+from experiment.pipeline.prepare import _refuse_overlap, fresh_plan_dir, load_plan, prepare
 from experiment.records.plan import Plan
+from experiment.records.verdict import EvaluationKey
 from experiment.sealing.canonical import encode_record
 from experiment.sealing.digests import digest_file
 from tests.unit.pipeline.conftest import RECIPE, SMALL, Bench
@@ -151,6 +156,25 @@ def test_a_missing_final_newline_changes_no_count(bench: Bench) -> None:
     assert [each.digest for each in plans[0].inputs] != [each.digest for each in plans[1].inputs]
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_file_is_counted_alike_when_it_is_prepared_and_when_it_is_audited(bench: Bench, end: str) -> None:
+    Path("dev.jsonl").write_text(ROW + OTHER_ROW.rstrip("\n") + end, encoding="utf-8")
+    plan = prepare(bench.recipe("retention.dev=dev.jsonl"), RECIPE, OUTPUT)
+    key = EvaluationKey(arm="baseline", step=0, suite="retention", stage="dev", seed=1)
+    assert len(plan.retention_dev) == len(planned_episodes(plan, key)) == 2
+    notes = Notes()
+    check_inputs(plan, bench.folder, notes)
+    assert notes.report().findings == ()
+    # The same lines in other bytes are another file.
+    for other in (ROW + OTHER_ROW.rstrip("\n") + ("" if end else "\n"), (ROW + OTHER_ROW).replace("\n", "\r\n")):
+        Path("dev.jsonl").write_text(other, encoding="utf-8", newline="")
+        notes = Notes()
+        check_inputs(plan, bench.folder, notes)
+        assert [(finding.id, finding.place) for finding in notes.report().findings] == [("I-INPUT", "dev.jsonl")]
+        with pytest.raises(PlanError, match=r"dev.jsonl: the retention_dev changed"):
+            verify_inputs(plan)
+
+
 def test_two_items_of_one_id_are_refused_with_their_lines(bench: Bench) -> None:
     rows = [row.replace('{"q', '{"id":"7","q') for row in (ROW, OTHER_ROW)]
     Path("dev.jsonl").write_text("".join(rows), encoding="utf-8")
@@ -169,6 +193,19 @@ def test_one_task_in_two_sets_is_refused_with_both_positions(bench: Bench) -> No
         "retention-dev, position 1 (retention-dev-0001)"
     )
     assert bench.files() == before
+
+
+def test_an_item_that_is_trained_on_and_measured_under_another_id_is_refused(bench: Bench) -> None:
+    plan = prepare(bench.recipe(), RECIPE, OUTPUT)
+    leaked = plan.train[3].model_copy(update={"id": "dev-0001"})
+    with pytest.raises(UsageError) as caught:
+        _refuse_overlap({"train": plan.train, "dev": (plan.dev[0], leaked, *plan.dev[2:])}, ())
+    assert str(caught.value) == "dev, position 1 (dev-0001): the same task as train, position 3 (train-0003)"
+    doubled = plan.dev[4].model_copy(update={"id": "dev-0001"})
+    assert doubled.task_json != plan.dev[1].task_json
+    with pytest.raises(UsageError) as caught:
+        _refuse_overlap({"train": plan.train, "dev": (*plan.dev[:4], doubled, plan.dev[5])}, ())
+    assert str(caught.value) == "dev, position 4 (dev-0001): the same id as dev, position 1 (dev-0001)"
 
 
 def test_a_task_from_a_file_that_the_baseline_was_taught_is_refused(bench: Bench) -> None:
