@@ -161,8 +161,21 @@ class Branch:
         return {path.name: path.read_bytes() for path in sorted((self.folder / "evidence").iterdir())}
 
 
-Scripts = Callable[[Episode], Sequence[Sequence[str]]]
-"""For an episode the texts of some scripts, which differ in their first turn."""
+Scripts = Callable[[Episode], Sequence[Sequence[str | tuple[int, ...]]]]
+"""For an episode some scripts, which differ in their first turn; a turn is a text or exactly these ids."""
+
+
+def scripted_sampler(plan: Plan, chat: ChatFormat, scripts: Scripts) -> Sampler:
+    """Samples turns from scripts instead of a model."""
+
+    def ids(turn: str | tuple[int, ...]) -> tuple[int, ...]:
+        return turn if isinstance(turn, tuple) else chat.turn_ids(ScriptedTurn(text=turn, calls=()))
+
+    table = {
+        chat.prompt_ids(episode.messages): [[ids(turn) for turn in script] for script in scripts(episode)]
+        for episode in plan.train
+    }
+    return Sampler(DrawnScripts(table), lambda: None)
 
 
 def scripted_player(plan: Plan, arm: Arm, world: Environment, scripts: Scripts) -> tuple[StepPlayer, Any, Any]:
@@ -170,14 +183,8 @@ def scripted_player(plan: Plan, arm: Arm, world: Environment, scripts: Scripts) 
     configure(plan.recipe.compute, plan.recipe.seed)
     tokenizer, model = load_tokenizer(plan.recipe), load_baseline(plan.recipe)
     chat = ChatFormat(tokenizer, world.tools)
-    table = {
-        chat.prompt_ids(episode.messages): [
-            [chat.turn_ids(ScriptedTurn(text=text, calls=())) for text in script] for script in scripts(episode)
-        ]
-        for episode in plan.train
-    }
     player = StepPlayer(plan, arm, chat, world, Path(plan.recipe.inputs.baseline) / "recovery")
-    player.sample_from(Sampler(DrawnScripts(table), lambda: None))
+    player.sample_from(scripted_sampler(plan, chat, scripts))
     return player, model, tokenizer
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)
 from peft import get_peft_model
 
 from experiment.algorithms.echo import observation_cross_entropy
+from experiment.decisions.families import family_rates
 from experiment.environments.base import Environment
 from experiment.records.episode import Episode
 from experiment.records.plan import Plan
@@ -21,8 +24,9 @@ from experiment.records.rollout import INVALID_STATUSES
 from experiment.rollout.episode import PlayedRollout
 from experiment.sealing.arrays import decode_array
 from experiment.training.models import load_baseline, lora_config
-from experiment.training.player import trained_rollouts
+from experiment.training.player import strict_results, trained_rollouts
 from experiment.training.trainer import RecordedGRPOTrainer, build_trainer
+from tests.doubles.function_world import FunctionWorld
 from tests.doubles.lenient_world import LenientWorld
 from tests.doubles.tiny_training import ECHO, GRPO, WORLD, Scripts, mixed_scripts, scripted_player, tiny_plan
 
@@ -59,8 +63,13 @@ def trainer_gradients(trainer: RecordedGRPOTrainer) -> tuple[float, Gradients]:
     return total, {name: each.grad for name, each in trainer.model.named_parameters() if each.grad is not None}
 
 
-def dense_gradients(trainer: RecordedGRPOTrainer, plan: Plan, arm: Arm) -> tuple[float, Gradients]:
-    """The same from the evidence alone: one rollout at a time, unpadded, with a model of its own."""
+def dense_gradients(
+    trainer: RecordedGRPOTrainer, plan: Plan, arm: Arm, only: Sequence[int] = range(100)
+) -> tuple[float, Gradients]:
+    """The same from the evidence alone: one rollout at a time, unpadded, with a model of its own.
+
+    `only` names the rollouts whose policy term is added up; the mean is over the tokens of all.
+    """
     recipe, step = plan.recipe, trainer.played
     assert step is not None
     model = get_peft_model(load_baseline(recipe), lora_config(recipe.training.lora))
@@ -69,7 +78,8 @@ def dense_gradients(trainer: RecordedGRPOTrainer, plan: Plan, arm: Arm) -> tuple
         for name, weight in trainer.model.named_parameters():
             own[name].copy_(weight)
     reference = load_baseline(recipe)
-    advantages = dense_advantages(step.rollouts, recipe.training.rollouts_per_prompt)
+    training = recipe.training
+    advantages = dense_advantages(step.rollouts, training.rollouts_per_prompt, training.format_weight)
     judged = [index for index, each in enumerate(step.rollouts) if each.record.score is not None]
     policy_term = torch.zeros(())
     observed: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -83,7 +93,8 @@ def dense_gradients(trainer: RecordedGRPOTrainer, plan: Plan, arm: Arm) -> tuple
         gap = gap + logps.detach() - logps
         ratio = (logps - logps.detach()).exp()
         losses = -advantages[index] * ratio + recipe.training.kl * (gap.exp() - gap - 1) * ratio
-        policy_term = policy_term + losses[torch.tensor(rollout.sampled_mask) == 1].sum()
+        if index in only:
+            policy_term = policy_term + losses[torch.tensor(rollout.sampled_mask) == 1].sum()
         learned = observation_places(rollout, arm)
         observed.append((logits[learned], ids[learned]))
     loss = policy_term / max(1, sum(sum(step.rollouts[index].sampled_mask) for index in judged))
@@ -94,12 +105,12 @@ def dense_gradients(trainer: RecordedGRPOTrainer, plan: Plan, arm: Arm) -> tuple
     return float(loss.detach()), {name: each.grad for name, each in own.items() if each.grad is not None}
 
 
-def dense_advantages(rollouts: Sequence[PlayedRollout], group: int) -> list[float]:
+def dense_advantages(rollouts: Sequence[PlayedRollout], group: int, format_weight: float = 0.5) -> list[float]:
     """Rewards scaled within their group, over those that have one."""
     advantages: list[float] = []
     for start in range(0, len(rollouts), group):
         scores = [each.record.score for each in rollouts[start : start + group]]
-        rewards = [None if each is None else float(each.success) + 0.5 * each.format for each in scores]
+        rewards = [None if each is None else float(each.success) + format_weight * each.format for each in scores]
         known = [each for each in rewards if each is not None]
         spread = statistics.stdev(known) + 1e-4 if len(known) > 1 else float("inf")
         advantages += [0.0 if each is None else (each - statistics.fmean(known)) / spread for each in rewards]
@@ -169,6 +180,37 @@ def test_group_without_spread_pushes_by_kl_and_observations_alone(baseline: Path
     assert_equal(found, dense_gradients(trainer, plan, HEAVY))
 
 
+@pytest.mark.parametrize("kl", [0.0, 0.1])
+@pytest.mark.parametrize("weight", [0.0, 0.02])
+def test_group_that_failed_altogether_keeps_its_tokens_in_the_mean_and_pushes_by_no_reward(
+    baseline: Path, tmp_path: Path, kl: float, weight: float
+) -> None:
+    plan = tiny_plan(baseline, sampling=SAMPLING, kl=kl, format_weight=0.0)
+    arm = ECHO.model_copy(update={"observation_weight": weight})
+    failed, mixed = plan.schedule[0].episodes
+
+    def scripts(episode: Episode) -> list[list[str]]:
+        solved, guess, invalid, lookups = mixed_scripts(episode)
+        return [["Antwort: 1"], guess, invalid, lookups] if episode.id == failed else [solved, guess, invalid, lookups]
+
+    trainer = build(plan, arm, tmp_path, scripts)
+    found = trainer_gradients(trainer)
+    step = trainer.played
+    assert step is not None
+    assert [each.record.episode for each in step.rollouts] == [failed] * 4 + [mixed] * 4
+    assert step.rewards[:4] == [0.0] * 4 and sorted(map(float, step.rewards[4:])) == [0.0, 0.0, 0.0, 1.0]
+    assert step.advantages[:4] == [0.0] * 4
+    assert [(each.all_fail, each.all_pass) for each in family_rates(strict_results(step), 4)] in (
+        [(1, 0), (0, 0)],
+        [(0, 0), (1, 0)],
+    )
+    assert_equal(found, dense_gradients(trainer, plan, arm))
+    if kl == weight == 0.0:
+        # What is left is the mixed group alone, divided by the tokens of both.
+        alone = dense_gradients(trainer, plan, arm, only=range(4, 8))
+        assert_equal(found, alone)
+
+
 def test_rollout_without_verdict_moves_nothing_and_its_group_is_smaller(baseline: Path, tmp_path: Path) -> None:
     plan = tiny_plan(baseline, sampling=SAMPLING, gradient_accumulation=2)
 
@@ -214,6 +256,28 @@ def test_mean_over_observations_does_not_depend_on_how_they_are_spread() -> None
     assert float(observation_cross_entropy(logprobs, mask, learned)) == pytest.approx(by_hand, rel=1e-6)
     shares = [float(observation_cross_entropy(logprobs[row : row + 1], mask[row : row + 1], learned)) for row in (0, 1)]
     assert sum(shares) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_one_observation_token_and_four_hundred_are_one_mean_in_the_trainer(baseline: Path, tmp_path: Path) -> None:
+    world = FunctionWorld(lambda: {"eins": lambda: "7", "viele": lambda: "7" * 400})
+    plan = tiny_plan(baseline, sampling={"max_turns": 4, "max_turn_tokens": 60, "max_completion_tokens": 700})
+
+    def call(name: str) -> str:
+        return f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>'
+
+    scripts = [[call("eins"), "Antwort: 1"], [call("viele"), "Antwort: 1"], ["Antwort: 1"], ["Antwort: 3"]]
+    trainer = build(plan, HEAVY, tmp_path, lambda _: scripts, world)
+    found = trainer_gradients(trainer)
+    step = trainer.played
+    assert step is not None
+    assert sorted(map(sum, step.observation_masks)) == [0] * 4 + [1, 1, 400, 400]
+    learned = [
+        value
+        for index, mask in enumerate(step.observation_masks)
+        for value in step.trainer_logprobs[index][np.asarray(mask, dtype=bool)].tolist()
+    ]
+    assert trainer.observation_ce == pytest.approx(-math.fsum(learned) / 802, rel=1e-5)
+    assert_equal(found, dense_gradients(trainer, plan, HEAVY))
 
 
 def test_no_observation_is_a_finite_zero_without_gradient() -> None:
