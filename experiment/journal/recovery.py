@@ -58,7 +58,7 @@ def settle(run_dir: Path, view: JournalView, files: Files) -> None:
 
 
 def move_leftovers(run_dir: Path, view: JournalView, files: Files) -> tuple[str, ...]:
-    """Afterwards nothing lies among checkpoints, evidence and branches that no record names.
+    """Afterwards nothing lies among checkpoints, evidence, samples and branches that no record names.
 
     Returns:
         Where what was moved lies now, relative to the run, sorted; with it what an earlier attempt moved
@@ -96,7 +96,8 @@ def _leftovers(run_dir: Path, entries: tuple[Entry, ...]) -> Iterator[Path]:
         prefix = f"{branch.relative_to(run_dir).as_posix()}/"
         if not any(path.startswith(prefix) for path in named):
             yield branch  # it is run again as a whole
-    for evidence in run_dir.glob("evidence/**/*"):
-        is_file = evidence.is_symlink() or not evidence.is_dir()
-        if is_file and evidence.relative_to(run_dir).as_posix() not in named:
-            yield evidence
+    for folder in ("evidence", "samples"):
+        for path in run_dir.glob(f"{folder}/**/*"):
+            is_file = path.is_symlink() or not path.is_dir()
+            if is_file and path.relative_to(run_dir).as_posix() not in named:
+                yield path

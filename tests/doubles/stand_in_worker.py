@@ -23,6 +23,7 @@ SCRIPT = Path(os.environ["STAND_IN_SCRIPT"])
 PACE_S = float(os.environ.get("STAND_IN_PACE", "0"))
 FAULT, _, FAULT_PLACE = os.environ.get("STAND_IN_FAULT", "").partition("@")
 STOPPED, MISUSED = 130, 64
+ENDS = {"exit": 1, "vanish": 0}
 WORDS = {
     "half": b"",
     "garbage": b"\xff loading weights: 100 %\n",
@@ -73,8 +74,8 @@ def _misbehave(place: str, line: bytes) -> None:
         return
     if FAULT == "wait":
         _wait_for_stop()
-    if FAULT == "exit":
-        sys.exit(1)
+    if FAULT in ENDS:
+        sys.exit(ENDS[FAULT])
     if FAULT == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if FAULT == "report":

@@ -171,8 +171,8 @@ def test_a_cut_that_also_forges_the_watermark_leaves_its_evidence_and_not_the_he
     workspace = copy(finished)
     whole = workspace.view()
     kept_head = f"{whole.run} {len(whole.entries)} b3:{whole.head}"
-    last_segment(workspace).write_bytes(b"".join(last_segment(workspace).read_bytes().splitlines(keepends=True)[:-3]))
-    last = whole.entries[-4]
+    last_segment(workspace).write_bytes(b"".join(last_segment(workspace).read_bytes().splitlines(keepends=True)[:-4]))
+    last = whole.entries[-5]
     head = Head(v=1, run=whole.run, size=last.seq + 1, h=last.hash, seg=0, bytes=last_segment(workspace).stat().st_size)
     write_head(workspace.run_dir, head)
     assert audited(workspace) == (3, {"J-OPEN", "T-LEFTOVER"})

@@ -36,6 +36,8 @@ def test_what_records_name_stays_and_the_rest_is_kept_aside(tmp_path: Path) -> N
     partial.mkdir()
     (partial / "weights.bin").write_bytes(b"half")
     (tmp_path / "checkpoints" / "grpo" / "step-000999").mkdir()
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "samples.md").write_bytes(b"# Samples\n")
     writer.release()
 
     writer = resume(tmp_path)
@@ -44,6 +46,7 @@ def test_what_records_name_stays_and_the_rest_is_kept_aside(tmp_path: Path) -> N
         "recovery/000001-checkpoints+grpo+step-000002",
         "recovery/000001-checkpoints+grpo+step-000999",
         "recovery/000001-evidence+train+grpo+step-000002.jsonl",
+        "recovery/000001-samples+samples.md",
     )
     assert sorted(path.name for path in (tmp_path / "checkpoints" / "grpo").iterdir()) == ["step-000001"]
     assert sorted(path.name for path in evidence.iterdir()) == ["step-000001.jsonl"]

@@ -33,6 +33,7 @@ def step(**changes: object) -> TrainStep:
         facts=facts.model_copy(update=changes),
         families=(rates,),
         ends=(),
+        divergences=(),
         seconds=0.5,
         rollout_seconds=0.25,
     )
