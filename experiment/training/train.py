@@ -111,6 +111,7 @@ class _Recorder(TrainerCallback):  # type: ignore[misc]
         self._trainer = trainer
         self._emit = emit
         self._stop_requested = stop_requested
+        self._stops = False
         self._started = time.perf_counter()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -122,14 +123,20 @@ class _Recorder(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Save at the plan's steps and wherever the job stops."""
         every = self._plan.recipe.checkpoints.recovery_every
-        stop = state.global_step >= self._job.stop_at or self._stop_requested()
+        self._stops = state.global_step >= self._job.stop_at or self._stop_requested()
         planned = {*self._plan.recipe.checkpoints.candidates, self._plan.recipe.checkpoints.diagnostic}
-        control.should_save = stop or state.global_step % every == 0 or state.global_step in planned
-        control.should_training_stop = stop
+        control.should_save = self._stops or state.global_step % every == 0 or state.global_step in planned
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Stop only now: asked for earlier, a stop would be part of the checkpoint and of its seal."""
+        control.should_training_stop = self._stops
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> Any:
         """Write the step's evidence and report the step."""
+        # Checkpoints hold the log, and equal states have equal seals: what a clock said is left out.
+        state.log_history[-1].pop("step_time", None)
         step = self._trainer.played
         if "grad_norm" not in (logs or {}) or step is None:
             return control  # the summary after the last step

@@ -12,7 +12,7 @@ import pytest
 from trl import GRPOTrainer
 
 from experiment.errors import JournalError, QualificationError
-from experiment.records.job import EVENTS, Job, StepDone, TrainingDone
+from experiment.records.job import EVENTS, CheckpointDone, Job, StepDone, TrainingDone
 from experiment.records.plan import Plan
 from experiment.records.recipe import Lora
 from experiment.sealing.canonical import decode, encode, encode_record
@@ -45,6 +45,9 @@ def test_training_in_halves_equals_training_straight_through(baseline: Path, tmp
     assert [each.facts for each in halves.steps] == [each.facts for each in whole.steps]
     assert halves.state == whole.state
     assert halves.evidence() == whole.evidence()
+    assert halves.of(CheckpointDone) == [
+        each.model_copy(update={"path": each.path.replace("whole", "halves")}) for each in whole.of(CheckpointDone)
+    ]
     first, *_, last = whole.steps
     assert len(whole.steps) == 4
     assert first.facts.grad_norm and last.facts.grad_norm
