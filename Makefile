@@ -25,7 +25,7 @@ $(shell [ -x $(BIN)/python ] && [ "$$(cat .venv/place 2>/dev/null)" = '$(CURDIR)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all test-qualification check lock
+.PHONY: help quickstart test test-all test-faults test-qualification check lock
 
 help:
 	@echo 'make quickstart   build a stand-in policy, run a whole experiment on it, audit and report it'
@@ -33,6 +33,7 @@ help:
 	@echo 'make test-all     those, the slow ones, and the command line from end to end'
 	@echo 'make test-qualification'
 	@echo '                  planted faults alone, with a list of what caught each'
+	@echo 'make test-faults  crashes and damage, then a real run that is killed at random moments and compared'
 	@echo 'make check        formatting, style, types, import layers'
 	@echo 'make lock         resolve requirements/*.lock afresh (UPGRADE=1: to the newest versions)'
 	@echo
@@ -60,6 +61,10 @@ test-all: .venv/dev.stamp
 
 test-qualification: .venv/dev.stamp
 	@$(BIN)/python -m pytest -m planted
+
+test-faults: .venv/dev.stamp
+	@$(BIN)/python -m pytest -m 'fault and not campaign'
+	@$(BIN)/python -m pytest -m campaign
 
 check: .venv/dev.stamp
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo 'Remedy: $(BIN)/ruff format .'; exit 1; }

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import html
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.doubles.fresh_clone import Done, FreshClone
 
 RECIPE = "recipes/quickstart.toml"
 SMALLER = (
@@ -53,51 +51,13 @@ sys.exit(main())
 """
 
 
-@dataclass(frozen=True)
-class Done:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """A folder like a fresh clone, as far as the commands look at it; the sources run from there."""
-
-    folder: Path
-    environment: dict[str, str]
-
-    def experiment(self, *words: str, folder: Path | None = None) -> Done:
-        """Type `python -m experiment ...`."""
-        return self.python("-m", "experiment", *words, folder=folder)
-
-    def python(self, *words: str, folder: Path | None = None) -> Done:
-        """Run Python."""
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=folder or self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> FreshClone:
+    return FreshClone.make(tmp_path_factory.mktemp("workspace"))
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    root = Path(__file__).resolve().parents[2]
-    folder = tmp_path_factory.mktemp("workspace")
-    for name in ("experiment", "recipes", "requirements"):
-        shutil.copytree(root / name, folder / name)
-    environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
-    return Workspace(folder, environment)
-
-
-@pytest.fixture(scope="module")
-def finished(workspace: Workspace) -> Done:
+def finished(workspace: FreshClone) -> Done:
     """The whole path; returns how its last session ended."""
     baseline = workspace.experiment("baseline", RECIPE, *SETTINGS)
     assert baseline.code == 0, baseline.err
@@ -129,13 +89,13 @@ def test_a_run_ends_with_a_verdict_a_head_and_its_folder(finished: Done) -> None
     assert lines[-1] == f"run: {RUN}"
 
 
-def test_a_policy_that_is_there_is_used_again(finished: Done, workspace: Workspace) -> None:
+def test_a_policy_that_is_there_is_used_again(finished: Done, workspace: FreshClone) -> None:
     again = workspace.experiment("baseline", RECIPE, *SETTINGS)
     assert again.code == 0
     assert "runs/baselines/quickstart (already there)" in again.out
 
 
-def test_the_run_audits_clean_against_its_plan_and_its_head(finished: Done, workspace: Workspace) -> None:
+def test_the_run_audits_clean_against_its_plan_and_its_head(finished: Done, workspace: FreshClone) -> None:
     audit = workspace.experiment("audit", RUN, "--plan", "plans/small/plan.json", "--known-head", _head(finished))
     assert audit.code == 0, audit.out
     assert audit.out.splitlines()[-1] == "VERDICT: closed and verified"
@@ -143,7 +103,7 @@ def test_the_run_audits_clean_against_its_plan_and_its_head(finished: Done, work
 
 
 def test_a_copy_audits_without_workspace_and_training_stack(
-    finished: Done, workspace: Workspace, tmp_path: Path
+    finished: Done, workspace: FreshClone, tmp_path: Path
 ) -> None:
     shutil.copytree(workspace.folder / RUN, tmp_path / "small")
     audit = workspace.python("-c", BLOCKED, "audit", "small", "--known-head", _head(finished), folder=tmp_path)
@@ -152,13 +112,13 @@ def test_a_copy_audits_without_workspace_and_training_stack(
 
 
 @pytest.mark.skipif(shutil.which("b3sum") is None, reason="docs/verify.sh needs b3sum (Debian: apt install b3sum)")
-def test_a_verifier_without_our_code_agrees(finished: Done, workspace: Workspace, repository: Path) -> None:
+def test_a_verifier_without_our_code_agrees(finished: Done, workspace: FreshClone, repository: Path) -> None:
     command = ["bash", str(repository / "docs/verify.sh"), str(workspace.folder / RUN)]
     verified = subprocess.run(command, capture_output=True, text=True, check=False)
     assert verified.stdout.startswith(f"ok: {_head(finished).split()[1]} records, "), verified.stdout
 
 
-def test_the_report_says_what_the_run_said(finished: Done, workspace: Workspace) -> None:
+def test_the_report_says_what_the_run_said(finished: Done, workspace: FreshClone) -> None:
     report = workspace.experiment("report", RUN, "--output", "page")
     assert report.code == 0, report.err
     page = Path(workspace.folder / report.out.removeprefix("report: ").strip())
@@ -171,13 +131,13 @@ def test_the_report_says_what_the_run_said(finished: Done, workspace: Workspace)
     assert f"{label} solved {solved[0]} of the 24 final episodes where the baseline solved {solved[1]}" in text
 
 
-def test_the_status_says_that_the_run_is_finished(finished: Done, workspace: Workspace) -> None:
+def test_the_status_says_that_the_run_is_finished(finished: Done, workspace: FreshClone) -> None:
     status = workspace.experiment("status", RUN)
     assert status.code == 0, status.err
     assert "finished" in status.out
 
 
-def test_a_finished_run_is_neither_resumed_nor_begun_again(finished: Done, workspace: Workspace) -> None:
+def test_a_finished_run_is_neither_resumed_nor_begun_again(finished: Done, workspace: FreshClone) -> None:
     for words in ((), ("--resume",)):
         again = workspace.experiment("run", "--plan", "plans/small/plan.json", *words)
         assert again.code == 2
@@ -201,7 +161,7 @@ def _pick(pattern: str) -> Callable[[Path], Path]:
     ],
 )
 def test_one_changed_byte_is_found_and_named(
-    finished: Done, workspace: Workspace, tmp_path: Path, choose: Callable[[Path], Path], codes: set[int]
+    finished: Done, workspace: FreshClone, tmp_path: Path, choose: Callable[[Path], Path], codes: set[int]
 ) -> None:
     run_dir = tmp_path / "small"
     shutil.copytree(workspace.folder / RUN, run_dir)
@@ -216,7 +176,7 @@ def test_one_changed_byte_is_found_and_named(
     assert any(named in line or path.parent.relative_to(run_dir).as_posix() in line for line in findings), findings
 
 
-def test_a_changed_input_is_refused_by_name(finished: Done, workspace: Workspace, tmp_path: Path) -> None:
+def test_a_changed_input_is_refused_by_name(finished: Done, workspace: FreshClone, tmp_path: Path) -> None:
     shutil.copytree(workspace.folder, tmp_path / "other")
     other = tmp_path / "other"
     shutil.rmtree(other / RUN)

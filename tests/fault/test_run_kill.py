@@ -34,6 +34,7 @@ from experiment.records.entry import (
     TrainStep,
 )
 from experiment.sealing.seeds import derive_seed
+from tests.doubles.run_digests import compare_runs, run_digests
 from tests.doubles.small_run import SmallRun
 from tests.doubles.stand_in_run import (
     Workspace,
@@ -140,10 +141,19 @@ def _workers(workspace: Workspace) -> list[int]:
 
 
 def _assert_same(workspace: Workspace, undisturbed: Workspace) -> None:
-    assert _facts(workspace) == _facts(undisturbed)
-    assert _sealed(workspace, (2, 4)) == _sealed(undisturbed, (2, 4))
+    assert compare_runs(undisturbed.run_dir, workspace.run_dir).differing == ()
     report = audit_run(workspace.run_dir, level="recompute")
     assert (report.exit_code, report.findings) == (0, ())
+
+
+def test_a_run_that_came_out_different_is_not_taken_for_the_same(
+    workspace: Workspace, undisturbed: Workspace, fork: Callable[..., int]
+) -> None:
+    assert exit_code(fork(fault="differ@train/echo/3")) == 0
+    compared = compare_runs(undisturbed.run_dir, workspace.run_dir)
+    assert compared.differing == ("train echo step 3", "train echo step 3, facts")
+    assert compared.total == len(run_digests(undisturbed.run_dir))
+    assert compared.sentence == f"{compared.total - 2} of {compared.total}"
 
 
 def test_an_undisturbed_run_has_the_records_that_the_kills_are_aimed_at(undisturbed: Workspace) -> None:
