@@ -35,14 +35,14 @@ class Planted:
         """
         by, said = _catcher(found)
         assert place in said, f"{place!r} is not named in {said!r}"
-        self.lines.append(f"{by}, names {place}; without the check: {without}")
+        self.lines.append(f"{by} names {place} | without the check: {without}")
 
 
 def _catcher(found: BaseException | Divergence | Finding) -> tuple[str, str]:
     if isinstance(found, BaseException):
         return type(found).__name__, str(found)
     if isinstance(found, Divergence):
-        return f"comparison of branches ({found.branch})", found.place
+        return "the verdict on branches", found.place
     return f"audit finding {found.id}", f"{found.place}: {found.message}"
 
 
@@ -79,4 +79,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     terminalreporter.write_sep("=", f"{len(found)} planted faults")
     for fault, line in sorted(found):
-        terminalreporter.write_line(f"{fault}: {line}")
+        terminalreporter.write_line(f"{fault} | {line}")
