@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
