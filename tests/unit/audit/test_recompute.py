@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,13 @@ from experiment.audit.evaluations import check_evaluations
 from experiment.audit.findings import Notes
 from experiment.audit.recompute import recompute_all
 from experiment.audit.steps import StepChecks
+from experiment.decisions.selection import DevResult, decide
+from experiment.records.entry import EvaluationFinished
+from experiment.records.recipe import Arm, Checkpoints
 from experiment.sealing.arrays import decode_array, encode_array
 from experiment.sealing.canonical import decode, encode
-from tests.doubles.small_run import SmallRun
+from tests.doubles.small_plan import small_recipe
+from tests.doubles.small_run import SmallRun, draft_run
 
 Json = Any
 
@@ -134,6 +139,61 @@ def test_another_selection_than_the_rule_makes_is_found(story: SmallRun) -> None
     change(story, "select.decision", cheat)
 
     assert "R-SELECT" in audit(story, "decisions")
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
+    """A run whose candidates 1, 2 and 3 have equal DEV results."""
+    marks = Checkpoints(recovery_every=1, candidates=(1, 2, 3), diagnostic=3)
+    recipe = small_recipe(steps=3, final=3, arms=(Arm(name="grpo", algorithm="grpo"),))
+    run = draft_run(tmp_path_factory.mktemp("tied"), recipe=recipe.model_copy(update={"checkpoints": marks}))
+    results = [index for index, record in enumerate(run.records) if record[0] == "dev.result"]
+    best = {body.key.suite: body.outcomes for body in (run.records[index][1] for index in results)}  # type: ignore[attr-defined]
+    for index in results:
+        body: Any = run.records[index][1]
+        if body.key.step:
+            won = tuple(each.model_copy(update={"success": True, "tool_errors": 1}) for each in best[body.key.suite])
+            run.replace(index, outcomes=won)
+    return run
+
+
+@pytest.mark.parametrize("errors", [(1, 1, 1), (3, 1, 2)], ids=["all equal", "tool errors differ"])
+def test_ties_are_settled_by_the_rule_in_whatever_order_results_lie_there(
+    tied: SmallRun, errors: tuple[int, int, int]
+) -> None:
+    """The rule: successes, then fewer tool errors, then the earlier step."""
+    story = tied.copy()
+    positions: dict[int, list[int]] = {1: [], 2: [], 3: []}
+    for index, (type_, body, _) in enumerate(story.records):
+        if type_ == "dev.result" and body.key.step:  # type: ignore[attr-defined]
+            positions[body.key.step].append(index)  # type: ignore[attr-defined]
+    for step, indices in positions.items():
+        for index in indices:
+            first, *rest = story.records[index][1].outcomes  # type: ignore[attr-defined]
+            story.replace(index, outcomes=(first.model_copy(update={"tool_errors": errors[step - 1]}), *rest))
+    results = {body.key: body for _, body, _ in story.records if isinstance(body, EvaluationFinished)}
+    dev = {
+        step: DevResult(
+            step,
+            *(
+                found.outcomes
+                for suite in ("agent", "retention")
+                for found in results.values()
+                if (found.key.step, found.key.suite, found.key.stage) == (step, suite, "dev")
+            ),
+        )
+        for step in (0, 1, 2, 3)
+    }
+    expected = decide("grpo", dev[0], [dev[1], dev[2], dev[3]], 3)
+    assert [score.step for score in expected.candidates] == ([1, 2, 3] if len(set(errors)) == 1 else [2, 3, 1])
+    story.replace(story.position("select.decision"), verdict=expected)
+    slots = sorted(index for indices in positions.values() for index in indices)
+    for order in permutations((1, 2, 3)):
+        shuffled = story.copy()
+        moved = [story.records[index] for step in order for index in positions[step]]
+        for slot, record in zip(slots, moved, strict=True):
+            shuffled.records[slot] = record
+        assert "R-SELECT" not in audit(shuffled, "decisions"), order
 
 
 def test_a_forged_dev_score_is_found(story: SmallRun) -> None:

@@ -8,7 +8,7 @@ from experiment.decisions.assessment import check_planned, compare, sign_test
 from experiment.decisions.bootstrap import exact_interval
 from experiment.errors import JournalError
 from experiment.records.entry import EvaluationFinished
-from experiment.records.verdict import Comparison
+from experiment.records.verdict import Comparison, Interval
 from experiment.sealing.seeds import derive_seed
 from tests.unit.decisions.outcomes import evaluation, evaluations, outcome, outcomes
 
@@ -108,6 +108,34 @@ def test_all_ties_compare_as_degenerate_zero() -> None:
     found = compared(after=evaluations({42: "110000", 1729: "101000"}, arm="grpo", step=64))
     assert (found.difference, found.interval.low, found.interval.high, found.interval.degenerate) == (0, 0, 0, True)
     assert (found.ties, found.sign_test_p) == (6, 1.0)
+
+
+DEGENERATE = {
+    "only ties": ({1: "1100", 2: "1010"}, {1: "1100", 2: "1010"}, 0.0, (0, 0, 4), 1.0),
+    "only wins": ({1: "0000", 2: "0000"}, {1: "1111", 2: "1111"}, 1.0, (4, 0, 0), 0.125),
+    "only losses": ({1: "1111", 2: "1111"}, {1: "0000", 2: "0000"}, -1.0, (0, 4, 0), 0.125),
+    "one item": ({1: "0"}, {1: "1"}, 1.0, (1, 0, 0), 1.0),
+    "one cluster of three seeds": ({1: "0", 2: "0", 3: "1"}, {1: "1", 2: "0", 3: "1"}, 1 / 3, (1, 0, 0), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_data_without_spread_have_a_point_for_an_interval_and_say_so(name: str) -> None:
+    before, after, difference, tally, p = DEGENERATE[name]
+    found = compared(evaluations(before), evaluations(after, arm="grpo", step=64))
+    assert found.difference == difference
+    assert found.interval == Interval(low=difference, high=difference, degenerate=True)
+    assert (found.wins, found.losses, found.ties) == tally
+    assert found.sign_test_p == p
+    assert all(family.interval.degenerate for family in found.families)
+
+
+def test_no_item_at_all_is_refused() -> None:
+    empty = [evaluation([])]
+    with pytest.raises(JournalError, match="there are no outcomes"):
+        compared(empty, AFTER[:1])
+    with pytest.raises(JournalError, match="there are no outcomes"):
+        compared(BEFORE[:1], [evaluation([], arm="grpo", step=64)])
 
 
 def retained(before: dict[int, str], after: dict[int, str]) -> bool | None:
