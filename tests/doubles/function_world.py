@@ -37,7 +37,7 @@ class FunctionWorld(GermanTools):
             for name, tool in self._make_tools().items()
         )
 
-    def open(self, episode: Episode) -> FunctionSession:  # type: ignore[override]
+    def open(self, episode: Episode) -> FunctionSession:
         """Start a session with tools of its own."""
         self.sessions.append(FunctionSession(self._make_tools()))
         return self.sessions[-1]

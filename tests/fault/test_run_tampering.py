@@ -235,7 +235,7 @@ def test_a_loss_that_is_no_number_is_recorded_as_such_and_stops_the_run_for_good
     assert b"NaN" not in last_segment(workspace).read_bytes()
     assert [body.step for body in bodies(workspace.view(), CheckpointSealed)] == [2]
     assert go_on(workspace) == FaultError.exit_code
-    assert "this stopped the run for good" in workspace.view().entries[-1].body.message  # type: ignore[attr-defined]
+    assert "this stopped the run for good" in workspace.view().entries[-1].body.message
     assert audited(workspace)[0] == 3
 
 
@@ -261,7 +261,7 @@ def test_intervals_are_the_same_alone_in_the_auditor_and_after_a_kill_between_tw
                 os.kill(os.getpid(), signal.SIGKILL)
             return calls[-1]
 
-        assessment.exact_interval = fatal  # type: ignore[assignment]
+        assessment.exact_interval = fatal
         drive()
 
     assert exit_code(workspace.fork(die_between)) == SIGKILLED

@@ -148,7 +148,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
     recipe = small_recipe(steps=3, final=3, arms=(Arm(name="grpo", algorithm="grpo"),))
     run = draft_run(tmp_path_factory.mktemp("tied"), recipe=recipe.model_copy(update={"checkpoints": marks}))
     results = [index for index, record in enumerate(run.records) if record[0] == "dev.result"]
-    best = {body.key.suite: body.outcomes for body in (run.records[index][1] for index in results)}  # type: ignore[attr-defined]
+    best = {body.key.suite: body.outcomes for body in (run.records[index][1] for index in results)}
     for index in results:
         body: Any = run.records[index][1]
         if body.key.step:
@@ -165,26 +165,16 @@ def test_ties_are_settled_by_the_rule_in_whatever_order_results_lie_there(
     story = tied.copy()
     positions: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for index, (type_, body, _) in enumerate(story.records):
-        if type_ == "dev.result" and body.key.step:  # type: ignore[attr-defined]
-            positions[body.key.step].append(index)  # type: ignore[attr-defined]
+        if type_ == "dev.result" and body.key.step:
+            positions[body.key.step].append(index)
     for step, indices in positions.items():
         for index in indices:
-            first, *rest = story.records[index][1].outcomes  # type: ignore[attr-defined]
+            first, *rest = story.records[index][1].outcomes
             story.replace(index, outcomes=(first.model_copy(update={"tool_errors": errors[step - 1]}), *rest))
-    results = {body.key: body for _, body, _ in story.records if isinstance(body, EvaluationFinished)}
-    dev = {
-        step: DevResult(
-            step,
-            *(
-                found.outcomes
-                for suite in ("agent", "retention")
-                for found in results.values()
-                if (found.key.step, found.key.suite, found.key.stage) == (step, suite, "dev")
-            ),
-        )
-        for step in (0, 1, 2, 3)
-    }
-    expected = decide("grpo", dev[0], [dev[1], dev[2], dev[3]], 3)
+    bodies = [body for _, body, _ in story.records if isinstance(body, EvaluationFinished)]
+    found = {(body.key.step, body.key.suite): body.outcomes for body in bodies if body.key.stage == "dev"}
+    dev = [DevResult(step, found[step, "agent"], found[step, "retention"]) for step in range(4)]
+    expected = decide("grpo", dev[0], dev[1:], 3)
     assert [score.step for score in expected.candidates] == ([1, 2, 3] if len(set(errors)) == 1 else [2, 3, 1])
     story.replace(story.position("select.decision"), verdict=expected)
     slots = sorted(index for indices in positions.values() for index in indices)
