@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from trl import GRPOTrainer
 
 from experiment.errors import JournalError, QualificationError
@@ -16,7 +17,7 @@ from experiment.records.job import EVENTS, CheckpointDone, Job, StepDone, Traini
 from experiment.records.plan import Plan
 from experiment.records.recipe import Lora
 from experiment.sealing.canonical import decode, encode, encode_record
-from experiment.sealing.trees import SEAL_NAME, seal_tree
+from experiment.sealing.trees import SEAL_NAME, seal_tree, verify_tree
 from experiment.training.checkpoint import PARTS as ALL_PARTS
 from tests.doubles.tiny_training import WORLD, Branch, tiny_plan
 
@@ -164,3 +165,34 @@ def test_state_that_is_silently_not_restored_is_found(
 ) -> None:
     monkeypatch.setattr(GRPOTrainer, hook, lambda *_, **__: None)
     refused(straight, tmp_path, straight.checkpoint(2), QualificationError, f"after restoring, '{name}")
+
+
+class Killed(BaseException):
+    """The process ended; nothing that it would do on an error is done."""
+
+
+def test_save_that_was_killed_half_way_is_no_state_to_go_on_from(
+    straight: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch, save = Branch(tmp_path, straight.plan, world=WORLD), torch.save
+
+    def cut(value: object, target: Any, *rest: Any, **settings: Any) -> None:
+        save(value, target, *rest, **settings)
+        if Path(target).name == "scheduler.pt":
+            data = Path(target).read_bytes()
+            Path(target).write_bytes(data[: len(data) // 2])
+            raise Killed
+
+    monkeypatch.setattr(torch, "save", cut)
+    with pytest.raises(Killed):
+        branch.train(4, straight.checkpoint(3))
+    monkeypatch.setattr(torch, "save", save)
+    assert not (branch.folder / "checkpoints").exists()
+    assert (branch.folder / "work/checkpoint-4/optimizer.pt").is_file()
+    # What is left in the work folder neither stands in the way nor gets into the state that is sealed now.
+    branch.train(4, straight.checkpoint(3))
+    assert branch.state == straight.state
+    assert branch.of(CheckpointDone)[-1].state == straight.of(CheckpointDone)[-1].state
+    verify_tree(branch.checkpoint(4))
+    last = "step-000004.jsonl"
+    assert branch.evidence() == {last: straight.evidence()[last]}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trl import GRPOTrainer
 
 from experiment.errors import AlignmentError, FaultError, PlanError
 from experiment.records.job import CheckpointDone, StepDone, TrainingDone
@@ -14,6 +16,7 @@ from experiment.records.rollout import TrainedRollout
 from experiment.sealing.canonical import decode_record
 from experiment.sealing.digests import digest_file
 from experiment.training import player, train, trainer
+from experiment.training.trainer import build_config
 from tests.doubles.tiny_training import Branch, tiny_plan
 from tests.planted import Planted
 
@@ -126,6 +129,29 @@ def test_trainer_that_uses_half_of_a_window_is_refused(
     with pytest.raises(KeyError):
         branch.train(1)
     planted(caught.value, place="step 1", without="the recorder crashes on the first rollout that was not used")
+
+
+def test_loss_of_one_step_that_is_no_number_is_not_averaged_away(
+    baseline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_loss = GRPOTrainer._compute_loss
+
+    def spoiled(self: GRPOTrainer, model: Any, inputs: Any) -> Any:
+        loss = compute_loss(self, model, inputs)
+        return loss * math.nan if self.state.global_step == 2 else loss
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spoiled)
+    plan = tiny_plan(baseline, sampling=SHORT)
+    assert build_config(plan, str(tmp_path)).logging_nan_inf_filter is False
+    branch = Branch(tmp_path, plan)
+    with pytest.raises(FaultError, match="arm echo, step 3: .*loss not finite"):
+        branch.train(4)
+    assert [(each.facts.step, each.facts.loss is None) for each in branch.steps] == [(1, False), (2, False), (3, True)]
+    assert "loss" in branch.steps[-1].facts.not_finite
+    # A state that follows from it is never sealed; what a strict reader would refuse is in none of the others.
+    assert [each.step for each in branch.of(CheckpointDone)] == [1, 2]
+    for path in sorted((tmp_path / "checkpoints").rglob("*.json")):
+        json.loads(path.read_bytes(), parse_constant=pytest.fail)
 
 
 def test_arm_that_the_plan_does_not_have_is_refused(baseline: Path, tmp_path: Path) -> None:

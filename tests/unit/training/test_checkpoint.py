@@ -37,7 +37,7 @@ def test_part_that_the_trainer_did_not_save_is_named(tmp_path: Path, part: str) 
     assert not (tmp_path / "final").exists()
 
 
-@pytest.mark.parametrize("fault", ["missing", "truncated", "swapped"])
+@pytest.mark.parametrize("fault", ["missing", "truncated", "emptied", "swapped"])
 def test_changed_part_is_refused_by_its_name(tmp_path: Path, fault: str) -> None:
     final = tmp_path / "step-000002"
     seal_checkpoint(saved(tmp_path), final, STATE)
@@ -46,7 +46,7 @@ def test_changed_part_is_refused_by_its_name(tmp_path: Path, fault: str) -> None
         data = path.read_bytes()
         path.unlink()
         if fault != "missing":
-            path.write_bytes(data[:-1] if fault == "truncated" else data[::-1])
+            path.write_bytes({"truncated": data[:-1], "emptied": b"", "swapped": data[::-1]}[fault])
         with pytest.raises(JournalError, match=name):
             open_checkpoint(final)
         path.write_bytes(data)
