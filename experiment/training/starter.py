@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from experiment.environments.base import Environment, ScriptedTurn
-from experiment.errors import UsageError
+from experiment.errors import FaultError, UsageError
 from experiment.policies.hf import HFPolicy
 from experiment.records.base import Record
 from experiment.records.episode import Episode
@@ -123,6 +123,7 @@ def make_starter(job: StarterJob, world: HabitWorld, retention: Environment, emi
 
     Raises:
         UsageError: The recipe has no starter, or asks for more distinct episodes than there are.
+        FaultError: The world broke while the policy was measured.
     """
     recipe = job.recipe
     if recipe.starter is None:
@@ -268,7 +269,11 @@ def _measure(
     tokenizer: Any,
     environments: tuple[Environment, Environment],
 ) -> StarterDone:
-    """pass@1 by family and on the retention suite."""
+    """pass@1 by family and on the retention suite.
+
+    Raises:
+        FaultError: An episode has no verdict; a missing verdict never counts as a failure.
+    """
     sampling = job.recipe.sampling
     scores: dict[str, list[bool]] = {}
     for suite, episodes, environment in zip(("agent", "retention"), probes, environments, strict=True):
@@ -282,8 +287,11 @@ def _measure(
             partial(_probe_seed, job.recipe.seed, suite),
         )
         for each in played:
+            if each.record.score is None:
+                message = f"the probe of the starting policy: {each.record.episode} has no verdict, its world broke"
+                raise FaultError(message)
             family = each.record.family if suite == "agent" else "retention"
-            scores.setdefault(family, []).append(each.record.score is not None and each.record.score.success)
+            scores.setdefault(family, []).append(each.record.score.success)
     rows = {name: FamilyScore(family=name, episodes=len(r), successes=sum(r)) for name, r in scores.items()}
     retention = rows.pop("retention")
     return StarterDone(families=tuple(rows.values()), retention=retention)
