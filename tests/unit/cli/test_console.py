@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
+import os
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from experiment.cli.console import ConsoleWatcher
@@ -34,13 +37,26 @@ def test_notes_are_printed_as_they_are() -> None:
     assert file.getvalue().splitlines() == ["  head [red]small[/] 7 b3:00", "[bold]   a [link]"]
 
 
-def test_a_head_is_one_line_of_a_log_whatever_its_width() -> None:
+def test_a_head_is_one_line_however_narrow_the_log() -> None:
     file = StringIO()
-    watcher = ConsoleWatcher(Console(file=file, width=80, color_system=None))
-    head = f"head quickstart-20261129 1234 b3:{'0' * 64}"
+    watcher = ConsoleWatcher(Console(file=file, width=40, color_system=None))
+    head = f"head small 12 b3:{'0' * 64}"
     with watcher.shown():
         watcher.note(head)
     assert file.getvalue().splitlines() == [f"  {head}"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EPIPE, errno.EIO])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_output_that_cannot_be_written_stops_nothing(code: int, is_terminal: bool) -> None:
+    class Refusing(StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(code, os.strerror(code))
+
+    watcher = ConsoleWatcher(Console(file=Refusing(), force_terminal=is_terminal, width=120))
+    watcher.stage("train", "64 steps")
+    watcher.note("head small 12")
+    watcher.progress("grpo", "grpo", 0, 64)
 
 
 def test_a_terminal_gets_bars() -> None:
