@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one recipe key; may be repeated.")
 ]
 QUICKSTART = Path("recipes/quickstart.toml")
+_FAULT_REMEDY = "Keep this message: it is a fault of the program, and no verdict on a run (OPERATIONS.md, exit code 1)."
 
 
 def main() -> int:
@@ -42,6 +44,10 @@ def main() -> int:
         return error.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
+    except Exception:  # noqa: BLE001 - whatever it is, whoever sees it is told what to do
+        traceback.print_exc()
+        Console(stderr=True).print(f"Remedy: {_FAULT_REMEDY}", highlight=False, soft_wrap=True)
+        return ExperimentError.exit_code
     return 0
 
 

@@ -83,6 +83,19 @@ def test_an_error_is_told_with_its_remedy_and_ends_with_its_code(
     assert err.splitlines() == ["[red]recipes/x.toml[/]: key 'a' [bold", f"Remedy: {error.remedy}"]
 
 
+def test_a_fault_of_the_program_is_told_whole_and_with_a_remedy(
+    call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("experiment.pipeline.recipes.load_recipe", fail)
+    assert call("solve", "recipes/x.toml") == 1
+    err = capsys.readouterr().err.splitlines()
+    assert (err[0], err[-2]) == ("Traceback (most recent call last):", "ZeroDivisionError")
+    assert err[-1].startswith("Remedy: Keep this message")
+
+
 def test_an_error_may_bring_a_remedy_of_its_own(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("status", "runs/none") == 2
     assert "Remedy: Name the run's own directory" in capsys.readouterr().err

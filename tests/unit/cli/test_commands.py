@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiment.cli.audit import REMEDIES
 from experiment.errors import StoppedError
 from experiment.records.recipe import Arm
 from tests.doubles.small_plan import small_recipe
@@ -58,8 +59,17 @@ def test_an_audit_of_a_damaged_run_ends_with_the_findings_code(
     evidence = next(run_dir.glob("evidence/final/*/agent-11.jsonl"))
     evidence.write_bytes(evidence.read_bytes() + b"\n")
     assert call("audit", str(run_dir)) == 4
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
     assert "A-DIGEST" in shown and evidence.relative_to(run_dir).as_posix() in shown
+    assert told == f"Remedy: {REMEDIES[4]}\n"
+
+
+def test_an_audit_says_what_the_manual_says_to_do(repository: Path) -> None:
+    manual = (repository / "OPERATIONS.md").read_text(encoding="utf-8")
+    section = manual.partition("## Exit codes of `audit`")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
+    said = {int(code): f"{advice[0].upper()}{advice[1:]}." for code, _, advice in rows if code.isdigit()}
+    assert {code: said[code] for code in said if code > 2} == REMEDIES
 
 
 def test_an_audit_as_json_is_json_alone(closed: SmallRun, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
