@@ -32,6 +32,10 @@ Suites = dict[str, tuple[ItemOutcome, ...]]
 """Outcomes by suite."""
 
 
+class _UnusableEvidenceError(Exception):
+    """Evidence of a branch is not there, or not what the journal names."""
+
+
 def recompute_all(case: Case) -> None:
     """Decide everything again that the journal reports as decided."""
     counts = {"qualification": 0, "merge": 0, "selection": 0, "comparison": 0, "samples": 0}
@@ -158,6 +162,8 @@ def _recompute_qualification(case: Case, body: QualificationResult, place: str) 
             evidence,
             {name: dict(branch.state) for name, branch in branches.items()},
         )
+    except _UnusableEvidenceError:
+        return False  # that it is missing or changed has been found already, and says nothing about the verdict
     except (JournalError, EvidenceError, KeyError, OSError) as error:
         case.notes.find("R-QUALIFY", place, f"cannot be judged again: {error}")
         return False
@@ -192,7 +198,6 @@ def _branch_evidence(case: Case, entry: Entry) -> list[tuple[str, list[list[Trai
     for facts in entry.body.steps:
         path = case.evidence(entry, facts.evidence)
         if path is None:
-            message = f"the evidence of {entry.body.branch}, step {facts.step} is not usable"
-            raise EvidenceError(message)
+            raise _UnusableEvidenceError
         steps.append(read_trained_records(path))
     return [(entry.body.branch, steps)]

@@ -184,7 +184,17 @@ SITUATIONS: dict[str, Situation] = {
         6, {"K-ROLLBACK", "J-OPEN"}, "finished", to_run(partial(rewrite_chain, close=False)), known=-1
     ),
     # 7: cannot be verified
-    "evidence removed": Situation(7, {"A-MISSING"}, "finished", to_run(remove("evidence/dev/*/*.jsonl"))),
+    **{
+        f"removed: {pattern}": Situation(7, {"A-MISSING"}, "finished", to_run(remove(pattern)))
+        for pattern in (
+            "evidence/train/*/*.jsonl",
+            "evidence/dev/*/*.jsonl",
+            "evidence/final/*/*.jsonl",
+            "qualification/*/straight/evidence/*.jsonl",
+            "qualification/*/resumed/evidence/*.jsonl",
+            "qualification/",
+        )
+    },
     "a checkpoint removed": Situation(7, {"T-MISSING"}, "finished", to_run(remove("checkpoints/*/step-000002"))),
     "the plan removed": Situation(7, {"I-SCHEMA"}, "finished", to_run(remove("plan.json"))),
     "a type of record that is not known": Situation(
