@@ -1,8 +1,8 @@
 """Walks two executions' rollout evidence side by side, in the order in which it came about.
 
-First every rollout of a step, by (episode position, rollout) and within it by turn and token; then what the trainer
-made of each. Rollouts of one step do not influence each other, so their order among themselves is a convention.
-Every field of the records is visited, also one that is added later.
+First the prompts of a step's rollouts, by (episode position, rollout); then their turns, first turns first, because the
+turns that are sampled together lend each other last bits through the shape of their batch; then how each rollout ended;
+then what the trainer made of it. Every field of the records is visited, also one that is added later.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ _BY_TOKEN: dict[tuple[type[Record], str], tuple[str, ...]] = {
 
 _MEMBERS: dict[type[Record], str] = {Turn: "turn", ToolEvent: "call"}
 
+_FIELDS = tuple(Rollout.model_fields)
+_PLAYED = _FIELDS[_FIELDS.index("turns") :]
+"""Fields of a rollout that come about while it is played."""
+_GIVEN = _FIELDS[: _FIELDS.index("turns") + 1]
+"""Fields that are given before, and the turns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -72,7 +78,13 @@ def walk_step(place: str, expected: Sequence[TrainedRollout], found: Sequence[Tr
             yield Check(f"{place}, rollout {position} of the step", _identity(left), _identity(right))
             return
         yield Check(f"{place}, rollout {position} of the step", _identity(left), _identity(right))
-        yield from _walk_record(f"{place}, {_identity(left)}", left.rollout, right.rollout)
+        yield from _walk_record(f"{place}, {_identity(left)}", left.rollout, right.rollout, without=_PLAYED)
+    for turn in range(max((len(each.rollout.turns) for each in (*expected, *found)), default=0)):
+        for left, right in zip(expected, found, strict=True):
+            pair = left.rollout.turns[turn : turn + 1], right.rollout.turns[turn : turn + 1]
+            yield from _walk_members(f"{place}, {_identity(left)}", *pair, start=turn)
+    for left, right in zip(expected, found, strict=True):
+        yield from _walk_record(f"{place}, {_identity(left)}", left.rollout, right.rollout, without=_GIVEN)
     for left, right in zip(expected, found, strict=True):
         yield from _walk_record(f"{place}, {_identity(left)}", left, right, without=("rollout",))
 
@@ -109,9 +121,11 @@ def _walk_value(place: str, name: str, left: object, right: object) -> Iterator[
         yield Check(f"{place} ({name})", repr(left), repr(right))
 
 
-def _walk_members(place: str, left: tuple[Record, ...], right: tuple[Record, ...]) -> Iterator[Check]:
+def _walk_members(
+    place: str, left: tuple[Record, ...], right: tuple[Record, ...], *, start: int = 0
+) -> Iterator[Check]:
     """Yield the checks of two sequences of records: what is missing or extra comes where the shorter one ends."""
-    for index, (one, other) in enumerate(zip_longest(left, right)):
+    for index, (one, other) in enumerate(zip_longest(left, right), start=start):
         member = _MEMBERS.get(type(one or other), "member")
         inner = f"{place}, {member} {index}"
         if one is None or other is None:

@@ -194,6 +194,20 @@ def test_first_difference_inside_a_rollout_is_named(changed: Rollout, place: str
     assert first(rollouts=with_rollout(trained(changed))) == (f"{PLACE}{separator}{place}", expected, found)
 
 
+def test_a_first_turn_is_named_before_a_second_turn_that_it_changed() -> None:
+    given = evidence()
+    given[2][0] = trained(rollout(0, turns=(turn(), turn(sampled_logprobs=floats(-0.5, -0.2500001, -1.0)))))
+    given[2][1] = trained(rollout(1, turns=(turn(sampled_ids=ints(5, 6, 8)), turn())))
+    assert first(rollouts=given)[0] == f"{PLACE}, turn 0, token 2 (sampled_ids)"
+
+
+def test_turns_are_named_before_how_an_earlier_rollout_ended() -> None:
+    given = evidence()
+    given[2][0] = trained(rollout(0, end="length"))
+    given[2][1] = trained(rollout(1, turns=(turn(),)))
+    assert first(rollouts=given)[0] == f"{PLACE}, turn 1"
+
+
 def test_another_observation_is_named_with_its_call() -> None:
     call = ToolEvent(name="rechne", arguments_json='{"a":"1"}', status="delivered", observation="43")
     changed = trained(rollout(1, turns=(turn(calls=(call,)), turn())))
