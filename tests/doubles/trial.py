@@ -69,9 +69,9 @@ class Trial:
         """The stopped branch, resumed by a fresh trainer and done."""
         return self.stopped.train(STEPS, self.stopped.checkpoint(STOP_AT))
 
-    def judge(self, branch: Branch) -> EqualityVerdict:
-        """The verdict on the straight branch and another one."""
-        return decide_equality(self.run_dir, finish(self.straight), (finish(branch),))
+    def judge(self, branch: Branch, **changes: str) -> EqualityVerdict:
+        """The verdict on the straight branch and another one, whose record may be changed before."""
+        return decide_equality(self.run_dir, finish(self.straight), (finish(branch).model_copy(update=changes),))
 
     def first_divergence(self, branch: Branch) -> Divergence:
         """Where another branch first parts from the straight one."""
@@ -83,12 +83,13 @@ class Trial:
 
         Args:
             branch: The branch to judge.
-            walks: Functions of `decisions/equality.py` that compare nothing.
+            walks: Functions of `decisions/equality.py` that shall compare nothing, or `reference`.
         """
+        unseen = {"reference": finish(self.straight).reference} if "reference" in walks else {}
         with pytest.MonkeyPatch.context() as patch:
-            for walk in walks:
+            for walk in set(walks) - {"reference"}:
                 patch.setattr(equality, walk, lambda *_: iter(()))
-            verdict = self.judge(branch)
+            verdict = self.judge(branch, **unseen)
         return "it passes" if verdict.passed else f"next found at {verdict.divergences[0].place}"
 
 
