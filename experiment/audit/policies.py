@@ -16,6 +16,10 @@ from experiment.sealing.canonical import decode_record, encode_record
 from experiment.sealing.digests import digest_bytes
 
 
+class _ReportedError(Exception):
+    """Evidence is not usable, which is a finding already."""
+
+
 def recompute_merge(case: Case, body: PolicyMerged, place: str) -> bool:
     """R7: the weights of a policy were the reference policy's with the sealed adapter on them."""
     progress = fold_progress(case.view.entries)
@@ -37,6 +41,8 @@ def recompute_samples(case: Case, body: SamplesExported, place: str) -> bool:
     items = inspected_items(case.plan)
     try:
         samples = build_samples(case.plan, _played(case, {suite: len(names) for suite, names in items.items()}))
+    except _ReportedError:
+        return False
     except (KeyError, ValueError, OSError) as error:
         return case.notes.require(False, "R-SAMPLES", place, f"cannot be made again: {error}")
     data = b"".join(encode_record(sample) + b"\n" for sample in samples)
@@ -58,7 +64,6 @@ def _played(case: Case, numbers: dict[Suite, int]) -> dict[tuple[str, Suite], li
 def _read(case: Case, entry: Entry, evidence: str, number: int) -> list[Rollout]:
     path = case.evidence(entry, evidence)
     if path is None:
-        message = f"the evidence of record {entry.seq} is not usable"
-        raise ValueError(message)
+        raise _ReportedError
     with path.open("rb") as stream:
         return [decode_record(Rollout, line.rstrip(b"\n")) for line in islice(stream, number)]

@@ -64,6 +64,7 @@ def audited(branch: Branch) -> list[str]:
         facts=step.facts,
         families=step.families,
         ends=step.ends,
+        divergences=step.divergences,
         seconds=step.seconds,
         rollout_seconds=step.rollout_seconds,
     )
@@ -141,6 +142,7 @@ def test_service_that_dies_on_ten_of_two_hundred_and_fifty_six_items_leaves_no_r
         plan_path="plan.json",
         policies=(EvaluatedPolicy(checkpoint=None, tree=None, keys=(key,)),),
         evidence_dir=str(tmp_path),
+        recovery_dir=str(tmp_path / "recovery"),
     )
 
     root, worlds = plan.recipe.seed, {"agent": LenientWorld(frozenset({"kaputt"}))}
