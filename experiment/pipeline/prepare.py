@@ -147,7 +147,7 @@ def load_plan(path: Path) -> tuple[Plan, str]:
     """
     try:
         data = path.read_bytes()
-        sealed = (path.parent / SEAL_FILE).read_text(encoding="ascii").strip()
+        sealed = (path.parent / SEAL_FILE).read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         message = f"{error.filename}: cannot be read ({error.strerror})"
         raise UsageError(message, remedy="Name the plan.json that `prepare` wrote, with --plan.") from error

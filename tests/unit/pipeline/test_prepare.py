@@ -259,8 +259,9 @@ def test_a_plan_that_does_not_fit_its_seal_is_refused(plan: Plan) -> None:
         load_plan(path)
 
 
-def test_a_seal_of_another_plan_is_refused(plan: Plan) -> None:
-    (OUTPUT / "plan.seal").write_text("0" * 64)
+@pytest.mark.parametrize("seal", [b"0" * 64, b"", b"\xff" * 64])
+def test_another_seal_is_refused(plan: Plan, seal: bytes) -> None:
+    (OUTPUT / "plan.seal").write_bytes(seal)
     with pytest.raises(PlanError, match="do not fit plan.seal"):
         load_plan(OUTPUT / "plan.json")
 
