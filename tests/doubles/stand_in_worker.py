@@ -168,6 +168,17 @@ def _evaluate(job: dict[str, Any]) -> int:
     return 0
 
 
+def _make_starter(job: dict[str, Any]) -> int:
+    """A policy that nothing can be sampled from, but that a plan can be prepared on."""
+    template = Path(__file__).resolve().parents[2] / "experiment/training/chat_template.jinja"
+    shutil.copyfile(template, Path(job["output_dir"]) / template.name)
+    families = [
+        {"family": family, "episodes": 8, "successes": 3} for family in (*job["recipe"]["world"]["families"], "maths")
+    ]
+    _emit("StarterDone", families=families[:-1], retention=families[-1])
+    return 0
+
+
 def main() -> int:
     """Do the job like a worker would; the exit code tells how it ended."""
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,7 +193,7 @@ def main() -> int:
         _emit("TaskStarted", number=number)
         _send((SCRIPT / "events" / "ready").read_bytes())
         _emit("Progressed", label="", done=0, total=1)
-        code = _train(task) if task["kind"] == "train" else _evaluate(task)
+        code = {"train": _train, "evaluate": _evaluate, "starter": _make_starter}[task["kind"]](task)
     return code
 
 
