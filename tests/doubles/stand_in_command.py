@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiment.cli.app import main
-from experiment.pipeline import baseline
+from experiment.pipeline.baseline import build_baseline
 from experiment.pipeline.run import run
 from experiment.pipeline.workers import WorkerPool
 from experiment.records.recipe import Compute
@@ -27,8 +27,8 @@ def make_pool(compute: Compute, log_dir: Path) -> WorkerPool:
 
 def type_in(words: Sequence[str]) -> int:
     """Do what the command does, but for the workers that its pools start; returns its exit code."""
-    run.__kwdefaults__["make_pool"] = make_pool
-    baseline.WorkerPool = make_pool  # type: ignore[misc,assignment]
+    for command in (run, build_baseline):
+        command.__kwdefaults__["make_pool"] = make_pool
     sys.argv = ["experiment", *words]
     return main()
 

@@ -177,6 +177,12 @@ class Situations:
         """A run with a verdict, of two segments."""
         self._after("stopped", folder, RESUME, 0)
 
+    def make_read(self, folder: Path) -> None:
+        """A finished run whose samples somebody has read: a filled-in form lies in the workspace."""
+        self.copy("finished", folder)
+        form = (folder / RUN_DIR / "samples/form.toml").read_text(encoding="utf-8")
+        (folder / "form.toml").write_text(form.replace(' = ""', ' = "ok"'), encoding="utf-8")
+
     def make_unqualified(self, folder: Path) -> None:
         """A run that failed its qualification."""
         self._after("planned", folder, BEGIN, 5, fault="lie@qualify/echo/resumed")

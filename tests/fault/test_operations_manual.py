@@ -75,6 +75,10 @@ TRIALS: dict[str, Trial] = {
     ".venv-audit/bin/python -m experiment audit RUN": Trial("finished", 0, "VERDICT: closed and verified"),
     'audit RUN --known-head "<run> <size> b3:<hash>"': Trial("finished", 0, "known head: mine"),
     "cp -a RUN RUN-damaged && python -m experiment audit RUN-damaged": Trial("damaged", 4, "finding: T-SEAL"),
+    "cp RUN/samples/form.toml form.toml": Trial("finished", 0),
+    'python -m experiment record-inspection RUN --form form.toml --reviewer "Your Name"': Trial(
+        "read", 0, "inspection: mine"
+    ),
     "python -m experiment report runs/mine --output runs/mine-report": Trial("finished", 0, "report: runs/mine-report"),
     "python -m experiment COMMAND --help": Trial("clone", 0, "Usage:"),
     "python -m experiment audit --help": Trial("clone", 0, "--known-head"),
