@@ -90,7 +90,7 @@ class KillCampaign:
         for stage, deck in self._decks.items():
             for number, blow in enumerate(deck):
                 lasting = sum(not each.is_early for each in deck[number:])
-                tell(self._deal(stage, blow, lasting))
+                self._deal(stage, blow, lasting, tell)
         session = self._start(STAGES[-1])
         assert session.process.wait(timeout=_PATIENCE_S) == 0, session.last_words()
 
@@ -110,8 +110,8 @@ class KillCampaign:
             )
         return Session(process, watch, log_path)
 
-    def _deal(self, stage: str, blow: Blow, lasting: int) -> str:
-        """Start a session, deal it the blow and judge it; returns a line about it."""
+    def _deal(self, stage: str, blow: Blow, lasting: int, tell: Callable[[str], None]) -> None:
+        """Start a session, deal it the blow, tell of it and judge it."""
         before = len(self._tail.read())
         session = self._start(stage)
         driver, started = session.process, time.monotonic()
@@ -128,29 +128,29 @@ class KillCampaign:
             driver.kill()
             driver.wait()
         self.kills[session.watch.stage, means] += 1
+        tell(
+            f"kill {self.kills.total():2} of {self.total}  {session.watch.stage:<7} {session.watch.moment.value:<9} "
+            f"{struck - started:4.1f} s, {len(records):3} records, last {records[-1] if records else 'none':<15}  "
+            f"{means.value:<21}  exit {code:3} after {time.monotonic() - struck:.1f} s"
+        )
         allowed = _CODES[means]
         if "inputs.verified" not in records[before:]:
             allowed = allowed | _CODES_BEFORE.get(means, set())
         assert code in allowed, f"{means}: code {code}, expected of {allowed}\n{session.last_words()}"
         self._check_remains()
-        return (
-            f"kill {self.kills.total():2} of {self.total}  {session.watch.stage:<7} {session.watch.moment.value:<9} "
-            f"{struck - started:4.1f} s, {len(records):3} records, last {records[-1] if records else 'none':<15}  "
-            f"{means.value:<21}  exit {code:3} after {time.monotonic() - struck:.1f} s"
-        )
 
     def _check_remains(self) -> None:
         """Nothing lives on, and what is there is a run that was interrupted and nothing worse."""
         deadline = time.monotonic() + _SURVIVAL_S
         while (alive := _processes_in(self._clone.folder)) and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert alive == []
+        assert not alive, f"alive after {_SURVIVAL_S:.0f} s: {alive}"
         if not self._tail.journal.is_dir():
             return
         with contextlib.chdir(self._clone.folder):
             report = audit_run(self._run_dir, level="bytes")
-        assert {each.severity for each in report.findings} == {"open"}, report.findings
-        assert report.exit_code == 3
+        worse = [each for each in report.findings if each.severity != "open"]
+        assert (report.exit_code, worse) == (3, []), f"audit of what was left: {report.exit_code}, {worse}"
 
 
 def _strike(driver: subprocess.Popen[bytes], blow: Blow) -> Means:
