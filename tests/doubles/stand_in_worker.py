@@ -32,6 +32,7 @@ WORDS = {
 }
 CHANGES = {
     "differ": (b'["rollouts",6]', b'["rollouts",7]'),
+    "rate": (b'"learning_rate":', b'"learning_rate":-'),
     "corrupt": (b'["corrupted_rollouts",0]', b'["corrupted_rollouts",1]'),
     "stray": (b'"strays":0', b'"strays":1'),
     "idle": (b'"changed":900', b'"changed":0'),

@@ -25,11 +25,11 @@ ARM = "echo"
 STEPS, STOP_AT = 4, 2
 
 
-def trial_plan(baseline: Path) -> Plan:
+def trial_plan(baseline: Path, *, steps: int = STEPS) -> Plan:
     """Sampling at temperature 1, dropout, a falling learning rate and two backward passes a step."""
     return tiny_plan(
         baseline,
-        steps=STEPS,
+        steps=steps,
         schedule="linear",
         warmup_steps=1,
         gradient_accumulation=2,

@@ -22,6 +22,7 @@ from experiment.policies.base import SampledTurn, TurnRequest
 from experiment.policies.hf import HFPolicy
 from experiment.records.episode import Episode
 from experiment.records.plan import Plan
+from experiment.records.recipe import Compute
 from experiment.records.rollout import Score
 from experiment.rollout.episode import Attempt, PlayedRollout, RolloutLoop
 from experiment.sealing.canonical import decode, encode
@@ -238,3 +239,24 @@ def test_a_world_with_a_random_stream_of_its_own_is_found(trial: Trial, planted:
     without = moody.judge_without(branch, "walk_step")
     assert without == "next found at step 3, evidence"
     planted(moody.first_divergence(branch), place=place, without=f"{without}, which names no rollout")
+
+
+@pytest.mark.planted("second half computes with another number of threads")
+def test_another_number_of_threads_is_found(trial: Trial, monkeypatch: pytest.MonkeyPatch, planted: Planted) -> None:
+    configure = train.configure
+
+    def configure_otherwise(compute: Compute, seed: int) -> None:
+        configure(compute, seed)
+        torch.set_num_threads(compute.threads + 1)
+
+    monkeypatch.setattr(train, "configure", configure_otherwise)
+    try:
+        branch = trial.resume()
+    finally:
+        torch.set_num_threads(trial.plan.recipe.compute.threads)
+    if trial.judge(branch).passed:
+        pytest.skip("one thread and two compute the same bits here")
+    found = trial.first_divergence(branch)
+    without = trial.judge_without(branch, "walk_step")
+    assert without.startswith("next found at step ")
+    planted(found, place=found.place, without=without)

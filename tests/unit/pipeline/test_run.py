@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from experiment.audit import audit_run
-from experiment.errors import ExperimentError, FaultError, JournalError, PlanError, UsageError
+from experiment.errors import (
+    ExperimentError,
+    FaultError,
+    JournalError,
+    PlanError,
+    QualificationError,
+    UsageError,
+)
 from experiment.pipeline import stage1_qualify, stage2_train
 from experiment.pipeline.run import run, run_dir_of, unfinished_plan
 from experiment.pipeline.workers import WorkerPool
@@ -222,6 +229,19 @@ def test_a_stop_rule_is_not_escaped_by_a_restart(half_done: Workspace, monkeypat
         drive(resume=True)
     steps = [entry.body.facts.step for entry in half_done.view().entries if isinstance(entry.body, TrainStep)]
     assert steps == [1, 2, 3]
+
+
+@pytest.mark.planted("trained step has another learning rate than planned")
+def test_a_learning_rate_that_is_not_the_planned_one_stops_the_run(
+    half_done: Workspace, monkeypatch: pytest.MonkeyPatch, planted: Planted
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "rate@train/grpo/3")
+    with pytest.raises(QualificationError, match=r"arm grpo, step 3: learning rate -.*, planned ") as caught:
+        drive(resume=True)
+    monkeypatch.setattr(stage2_train._ArmRecorder, "_check_rate", lambda *_: None)
+    assert drive(resume=True).comparisons
+    assert {finding.id for finding in audit_run(half_done.run_dir).findings} == {"P-RATE"}
+    planted(caught.value, place="arm grpo, step 3", without="the run ends as assessed; its audit finds P-RATE")
 
 
 def test_a_checkpoint_that_changed_is_refused(half_done: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
