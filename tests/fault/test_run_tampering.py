@@ -30,6 +30,7 @@ from experiment.records.entry import (
 )
 from experiment.records.recipe import Arm
 from experiment.records.verdict import Comparison
+from experiment.sealing.digests import digest_bytes
 from experiment.sealing.trees import SEAL_NAME, seal_tree
 from tests.doubles.small_plan import small_recipe
 from tests.doubles.small_run import SmallRun
@@ -112,10 +113,10 @@ def last_segment(workspace: Workspace) -> Path:
     return max((workspace.run_dir / "journal").iterdir())
 
 
-def bytes_of(workspace: Workspace) -> dict[str, bytes]:
+def digests_of(workspace: Workspace) -> dict[str, str]:
     """Everything of a run but its lock, which says who works on it, and logs."""
     paths = (path for path in sorted(workspace.run_dir.rglob("*")) if path.is_file() and path.name != "lock")
-    return {path.as_posix(): path.read_bytes() for path in paths if "logs" not in path.parts}
+    return {path.as_posix(): digest_bytes(path.read_bytes()) for path in paths if "logs" not in path.parts}
 
 
 def comparisons(view: JournalView) -> tuple[Comparison, ...]:
@@ -156,9 +157,9 @@ def test_a_final_assessment_that_was_cut_off_is_missed_and_never_made_again(
     lines = last_segment(workspace).read_bytes().splitlines(keepends=True)
     last_segment(workspace).write_bytes(b"".join(lines[:-3]))
     assert audited(workspace) == (4, {"J-WATERMARK"})
-    before = bytes_of(workspace)
+    before = digests_of(workspace)
     assert go_on(workspace) == JournalError.exit_code
-    assert bytes_of(workspace) == before
+    assert digests_of(workspace) == before
     assert audited(workspace) == (4, {"J-WATERMARK"})
     (workspace.run_dir / "head.json").unlink()
     assert audited(workspace) == (4, {"J-WATERMARK"})
@@ -219,9 +220,9 @@ def test_a_damaged_newest_state_stops_a_resume_instead_of_starting_elsewhere(
     workspace = copy(killed)
     (body,) = bodies(workspace.view(), CheckpointSealed)
     (workspace.run_dir / body.path / "adapter.bin").write_bytes(b"")
-    before = bytes_of(workspace)
+    before = digests_of(workspace)
     assert go_on(workspace) == JournalError.exit_code
-    assert bytes_of(workspace) == before
+    assert digests_of(workspace) == before
 
 
 def test_a_loss_that_is_no_number_is_recorded_as_such_and_stops_the_run_for_good(
