@@ -40,7 +40,7 @@ _CODES_BEFORE = {
 """Codes that are right too while the driver has not taken over its signals yet."""
 
 _LONGEST_GAP_S = 0.5
-_PATIENCE_S = 180.0
+_PATIENCE_S = 600.0
 _SURVIVAL_S = 10.0
 _TICK_S = 0.002
 

@@ -130,7 +130,7 @@ def test_a_run_that_is_killed_at_random_moments_ends_where_an_undisturbed_one_do
     for name, value in _summary(campaign, entries, compared).items():
         record_property(name, value)
 
-    assert compared.differing == ()
+    assert not compared.differing, "\n".join(("these differ:", *compared.differing[:40]))
     for clone in (prepared, disturbed):
         monkeypatch.chdir(clone.folder)
         report = audit_run(RUN_DIR, level="recompute")
