@@ -24,6 +24,9 @@ _MAX_LINE = 64 << 20
 _READABLE_WITHOUT_TOOLS = frozenset({"too_large", "invalid_json", "incomplete"})
 """Kinds of invalid calls that follow from the text alone."""
 
+_EXECUTED = frozenset({"delivered", "world_error", "undelivered"})
+"""Kinds of calls that the world has seen."""
+
 T = TypeVar("T", bound=Record)
 Array = np.ndarray[Any, Any]
 
@@ -183,7 +186,10 @@ def _tokens(rollout: Rollout) -> Tokens:
 
 
 def _check_calls(turn: Turn, number: int) -> None:
-    """R1: the recorded calls are those in the turn's text, in order; a call's kind may depend on the world's tools."""
+    """R1: the recorded calls are those in the turn's text, in order, and none was executed in a turn that was cut.
+
+    A call's kind may depend on the world's tools.
+    """
     written = parse_turn(turn.text, ())
     broke = any(event.status == "infrastructure" for event in turn.calls)
     expected = [(call.name, call.arguments_json) for call in written[: len(turn.calls) if broke else None]]
@@ -191,6 +197,9 @@ def _check_calls(turn: Turn, number: int) -> None:
     recorded = [event.status for event in turn.calls if event.status in _READABLE_WITHOUT_TOOLS]
     if [(event.name, event.arguments_json) for event in turn.calls] != expected or (not broke and unread != recorded):
         message = f"turn {number}: the recorded calls are not those in its text"
+        raise EvidenceError(message)
+    if turn.finish == "length" and any(event.status in _EXECUTED for event in turn.calls):
+        message = f"turn {number} was cut, and a call of it was executed"
         raise EvidenceError(message)
 
 
