@@ -15,7 +15,6 @@ import pytest
 from experiment.audit.findings import Finding
 from experiment.records.verdict import Divergence
 
-_PROPERTY = "planted"
 _REPORTS = pytest.StashKey[list[str]]()
 
 
@@ -55,23 +54,29 @@ def planted(request: pytest.FixtureRequest) -> Planted:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Fail a test that planted a fault and did not report it as caught."""
-    mark = item.get_closest_marker("planted")
-    if mark is not None:
-        item.user_properties.append((_PROPERTY, (mark.args[0], "NOT CAUGHT")))
     yield
-    if mark is not None:
-        lines = item.stash.get(_REPORTS, [])
-        if not lines:
-            pytest.fail(f"nothing was reported to have caught the planted fault '{mark.args[0]}'", pytrace=False)
-        item.user_properties[-1:] = [(_PROPERTY, (mark.args[0], line)) for line in lines]
+    mark = item.get_closest_marker("planted")
+    if mark is not None and not item.stash.get(_REPORTS, []):
+        pytest.fail(f"nothing was reported to have caught the planted fault '{mark.args[0]}'", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Hand the lines of a test over to the summary."""
+    report = yield
+    mark = item.get_closest_marker("planted")
+    if mark is not None and call.when == "call" and not report.skipped:
+        lines = item.stash.get(_REPORTS, []) if report.passed else ["NOT CAUGHT"]
+        report.planted = [(mark.args[0], line) for line in lines]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """List the planted faults where they were asked for, else count them."""
-    reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, [])]
-    found = [
-        value for each in reports if each.when == "call" for name, value in each.user_properties if name == _PROPERTY
-    ]
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    found = [pair for each in reports for pair in getattr(each, "planted", [])]
     if not found:
         return
     if "planted" not in config.getoption("markexpr"):

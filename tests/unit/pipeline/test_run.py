@@ -252,6 +252,20 @@ def test_a_checkpoint_that_changed_is_refused(half_done: Workspace, monkeypatch:
     _refused(half_done.folder, JournalError, "step-000002", resume=True)
 
 
+@pytest.mark.planted("first trained step is not the qualified one")
+def test_a_first_step_that_differs_from_the_qualification_stops_the_run(
+    half_done: Workspace, monkeypatch: pytest.MonkeyPatch, planted: Planted
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "differ@train/grpo/1")
+    with pytest.raises(QualificationError, match="step 1: metrics differ from the qualification") as caught:
+        drive(resume=True)
+    monkeypatch.setattr(stage2_train._ArmRecorder, "_check_same", lambda *_: None)
+    assert drive(resume=True).comparisons
+    assert {finding.id for finding in audit_run(half_done.run_dir).findings} == {"R-PREFIX", "R-STEP"}
+    without = "the run ends as assessed; its audit finds R-PREFIX and R-STEP"
+    planted(caught.value, place="arm grpo, step 1", without=without)
+
+
 @pytest.mark.planted("worker that does too few steps and ends in good order, in training")
 def test_a_worker_that_trains_too_little_is_a_fault(
     tmp_path: Path, script: SmallRun, monkeypatch: pytest.MonkeyPatch, planted: Planted

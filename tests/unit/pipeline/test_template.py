@@ -3,12 +3,20 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiment.errors import UsageError
 from experiment.pipeline.template import verify_template
+from experiment.policies.scripted import ScriptedPolicy
+from experiment.rollout.alignment import verify_alignment
+from experiment.rollout.chat import ChatFormat
+from experiment.rollout.episode import Attempt, RolloutLoop
 from experiment.sealing.digests import digest_bytes
+from tests.doubles.char_stage import EPISODES, SAMPLING, WORLD, keys, lookup, seed, turn_ids
+from tests.doubles.char_tokenizer import CharTokenizer
+from tests.planted import Planted
 
 KEEPS = """
 {%- for message in messages %}
@@ -122,3 +130,37 @@ def test_a_template_that_refuses_tool_results_is_refused_in_its_own_words(tokeni
     _write(tokenizer, "{% for m in messages if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endfor %}")
     with pytest.raises(UsageError, match="refuses a tool dialogue: no tools here"):
         verify_template(tokenizer)
+
+
+class Forgetful(CharTokenizer):
+    """A tokenizer whose template shows the reasoning of the newest turn alone."""
+
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **kwargs: Any) -> str:
+        *earlier, last = conversation
+        kept = [{**message, "content": message["content"].rpartition("</think>")[2]} for message in earlier]
+        return super().apply_chat_template([*kept, last], **kwargs)
+
+
+@pytest.mark.planted("chat template drops earlier reasoning")
+def test_a_template_that_forgets_is_caught_before_a_run_or_never(tokenizer: Path, planted: Planted) -> None:
+    _write(tokenizer, DROPS)
+    with pytest.raises(UsageError) as caught:
+        verify_template(tokenizer)
+    chat, episode = ChatFormat(Forgetful(), WORLD.tools), EPISODES[0]
+    reasoning = f"<think>reason</think>{lookup(keys(episode)[0])}"
+    turns = [turn_ids(reasoning), turn_ids("Antwort: 1")]
+    loop = RolloutLoop(ScriptedPolicy({chat.prompt_ids(episode.messages): turns}), chat, WORLD, SAMPLING)
+    (played,) = loop.play([Attempt(episode, 0)], seed)
+    verify_alignment(played, chat, WORLD.tools)
+    seen = chat.decode(played.prompt_ids + played.completion_ids)
+    (call,) = played.record.turns[0].calls
+    dialogue = [
+        *(message.model_dump() for message in episode.messages),
+        {"role": "assistant", "content": reasoning},
+        {"role": "tool", "content": call.observation},
+    ]
+    shown = Forgetful().apply_chat_template(dialogue, add_generation_prompt=True)
+    assert "reason" in seen and "reason" not in shown
+    assert seen.replace("<think>reason</think>", "") == f"{shown}Antwort: 1"
+    without = "rollouts are aligned, with contexts that the template would never show"
+    planted(caught.value, place="the chat template changes earlier text", without=without)
