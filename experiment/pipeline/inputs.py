@@ -14,7 +14,10 @@ from experiment.sealing.digests import digest_file
 from experiment.sealing.sources import scan_sources
 from experiment.sealing.trees import scan_tree
 
-Role = Literal["sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final"]
+Role = Literal["sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final", "supervised"]
+
+SUPERVISED_FILE = "train.jsonl"
+"""What lies beside a retention file for DEV under this name was used for fine-tuning."""
 
 
 def freeze_inputs(recipe: Recipe, recipe_path: Path) -> tuple[FrozenInput, ...]:
@@ -38,7 +41,18 @@ def freeze_inputs(recipe: Recipe, recipe_path: Path) -> tuple[FrozenInput, ...]:
         frozen.append(_freeze("retention_dev", Path(recipe.retention.dev)))
     if isinstance(recipe.retention.final, str):
         frozen.append(_freeze("retention_final", Path(recipe.retention.final)))
+    beside = supervised_file(recipe)
+    if beside is not None:
+        frozen.append(_freeze("supervised", beside))
     return tuple(frozen)
+
+
+def supervised_file(recipe: Recipe) -> Path | None:
+    """The fine-tuning questions that lie beside the retention file for DEV, where there are any."""
+    if not isinstance(recipe.retention.dev, str):
+        return None
+    path = Path(recipe.retention.dev).with_name(SUPERVISED_FILE)
+    return path if path.is_file() and path != Path(recipe.retention.dev) else None
 
 
 def freeze_environment() -> FrozenEnvironment:

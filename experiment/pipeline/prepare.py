@@ -15,7 +15,7 @@ from experiment.environments.catalogue import build_retention, build_world
 from experiment.environments.math_qa.environment import load_mgsm
 from experiment.errors import PlanError, UsageError
 from experiment.pipeline.baseline import read_provenance
-from experiment.pipeline.inputs import freeze_environment, freeze_inputs
+from experiment.pipeline.inputs import freeze_environment, freeze_inputs, supervised_file
 from experiment.pipeline.schedule import build_schedule
 from experiment.pipeline.template import verify_template
 from experiment.records.base import Name
@@ -77,7 +77,7 @@ def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
     """
     inputs = freeze_inputs(recipe, recipe_path)
     tokenizer = Path(recipe.inputs.tokenizer or recipe.inputs.baseline)
-    supervised = _supervised_contents(Path(recipe.inputs.baseline))
+    supervised = _supervised_contents(recipe)
     world, retention = build_world(recipe.world), build_retention()
     taken = frozenset(supervised)
     sets: dict[str, tuple[Episode, ...]] = {}
@@ -174,8 +174,16 @@ def _retention_set(
     return _generate(world, label, origin, taken)
 
 
-def _supervised_contents(baseline: Path) -> tuple[str, ...]:
-    """Contents that the baseline was fine-tuned on, where it brings a list of them."""
+def _supervised_contents(recipe: Recipe) -> tuple[str, ...]:
+    """Contents that the baseline was fine-tuned on: those that it lists, and the file beside the DEV questions."""
+    listed = _listed_contents(Path(recipe.inputs.baseline))
+    beside = supervised_file(recipe)
+    if beside is None:
+        return listed
+    return tuple(sorted({*listed, *(episode.content for episode in load_mgsm(beside, "supervised"))}))
+
+
+def _listed_contents(baseline: Path) -> tuple[str, ...]:
     path = baseline / CONTENTS_FILE
     if not path.is_file():
         return ()

@@ -14,7 +14,9 @@ PLAN_SCHEMA = "experiment-plan/1"
 class FrozenInput(Record):
     """One consumed file or folder; a changed byte makes the plan unusable."""
 
-    role: Literal["sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final"]
+    role: Literal[
+        "sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final", "supervised"
+    ]
     path: str
     """Relative to the workspace."""
     kind: Literal["file", "tree"]

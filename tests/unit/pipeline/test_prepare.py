@@ -298,3 +298,24 @@ def test_a_plan_that_cannot_be_read_is_no_predecessor_and_no_obstacle(bench: Ben
     Path("plans/first/claim").write_text("first ../../runs/first\n")
     Path("plans/first/plan.json").write_bytes(b"{}")
     assert prepare(bench.recipe(), RECIPE, Path("plans/second")).predecessors == ()
+
+
+def test_questions_of_the_fine_tuning_file_beside_dev_are_in_no_set(bench: Bench) -> None:
+    maths = bench.folder / "maths"
+    maths.mkdir()
+    (maths / "dev.jsonl").write_text(ROW)
+    (maths / "mgsm.jsonl").write_text(OTHER_ROW)
+    paths = ("retention.dev=maths/dev.jsonl", "retention.final=maths/mgsm.jsonl")
+    assert "supervised" not in [each.role for each in prepare(bench.recipe(*paths), RECIPE, OUTPUT).inputs]
+    train = maths / "train.jsonl"
+    train.write_text('{"question":"Clara hat 2 Kekse und isst 2. Wie viele bleiben?","answer_number":0}\n')
+    plan = prepare(bench.recipe(*paths), RECIPE, Path("plans/two"))
+    assert [each.path for each in plan.inputs if each.role == "supervised"] == ["maths/train.jsonl"]
+    assert len(plan.supervised) == 1
+    for row, label in ((ROW, "retention-dev"), (OTHER_ROW, "retention-final")):
+        train.write_text(row)
+        with pytest.raises(UsageError, match=f"{label}, position 0 .*: the same task as the supervised data"):
+            prepare(bench.recipe(*paths), RECIPE, Path("plans/three"))
+    train.write_text("{}\n")
+    with pytest.raises(UsageError, match=r"train\.jsonl.*1"):
+        prepare(bench.recipe(*paths), RECIPE, Path("plans/three"))
