@@ -20,18 +20,16 @@ from experiment.records.entry import BranchFinished, StepFacts
 from experiment.records.plan import Plan
 from experiment.records.rollout import TrainedRollout
 from experiment.records.verdict import EqualityVerdict
-from experiment.rollout.chat import ChatFormat
 from experiment.sealing.canonical import decode_record
 from experiment.sealing.digests import digest_bytes
 from experiment.training import trainer as trainer_module
-from experiment.training.determinism import configure
-from experiment.training.models import load_baseline, load_tokenizer, lora_config
+from experiment.training.models import lora_config
 from experiment.training.player import PlayedStep, StepPlayer
 from experiment.training.sampler import build_sampler
 from experiment.training.state import reference_digest, trainer_state
 from experiment.training.trainer import build_config, sample_step, verified
 from tests.doubles.lenient_world import LenientWorld
-from tests.doubles.tiny_training import EPISODES, GRPO, Branch, tiny_plan
+from tests.doubles.tiny_training import EPISODES, GRPO, Branch, mixed_scripts, scripted_player, tiny_plan
 from tests.doubles.trial import ARM, Trial, trial_plan
 from tests.planted import Planted
 
@@ -88,12 +86,9 @@ class Stock:
 
 def train_stock(plan: Plan, folder: Path, resume_from: Path | None = None) -> Stock:
     """Train all steps with TRL's own trainer, which saves after every second one."""
-    configure(plan.recipe.compute, plan.recipe.seed)
-    tokenizer, world = load_tokenizer(plan.recipe), LenientWorld()
-    chat = ChatFormat(tokenizer, world.tools)
-    player = StepPlayer(plan, GRPO, chat, world)
+    player, model, tokenizer = scripted_player(plan, GRPO, LenientWorld(), mixed_scripts)
     trainer = GRPOTrainer(
-        model=load_baseline(plan.recipe),
+        model=model,
         args=build_config(plan, str(folder)),
         train_dataset=Dataset.from_list([{"prompt": each} for step in plan.schedule for each in step.episodes]),
         processing_class=tokenizer,
@@ -103,7 +98,8 @@ def train_stock(plan: Plan, folder: Path, resume_from: Path | None = None) -> St
     )
     torch.utils.deterministic.fill_uninitialized_memory = False
     trained = trainer.accelerator.unwrap_model(trainer.model)
-    player.sample_from(build_sampler(plan.recipe, trained, end_id=chat.end_id, pad_id=tokenizer.pad_token_id))
+    ids = {"end_id": tokenizer.eos_token_id, "pad_id": tokenizer.pad_token_id}
+    player.sample_from(build_sampler(plan.recipe, trained, **ids))  # the policy itself instead of the scripts
     trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
     return Stock(trainer_state(trainer), reference_digest(trained), trainer.state.log_history)
 
