@@ -8,8 +8,9 @@ conditioned on, and the masks handed to the trainer. Numbered checks:
 3. Each turn's context is the prompt and everything before it, by length and digest.
 4. A turn ends with the end-of-turn token if and only if it finished with `stop`, and holds no other one.
 5. A turn's text is the decoding of its ids, and its calls are what the parser reads in that text.
-6. The calls that reached the world are the world's own log, in order, with equal arguments and answers.
-7. Each observation span decodes to the text that the agent was shown.
+6. The calls that reached the world are the world's own log, in order, with equal arguments and answers; none stands in
+   a turn that was cut.
+7. Each observation span decodes to the text that the agent was shown, and holds no control token.
 
 Agreement is exact on ids, contexts, masks and executed calls. Rendering a parsed message again and comparing it
 with the sampled ids is deliberately not a check: healthy policies write calls in more than one way.
@@ -125,6 +126,8 @@ def _observation_problem(turn: Turn, chat: ChatFormat) -> str | None:
     for (start, end), event in zip(turn.observation_spans, turn.calls, strict=True):
         if chat.decode(observed[start:end]) != event.observation:
             return f"check 7: the observation of call '{event.name}' is not what its ids say"
+        if chat.control_ids.intersection(observed[start:end]):
+            return f"check 7: the observation of call '{event.name}' holds control tokens"
     return None
 
 
@@ -133,6 +136,9 @@ def _whole_problem(played: PlayedRollout, ids: Sequence[int], mask: Sequence[int
         return "check 1: the completion is not the concatenation of the turns"
     if tuple(mask) != played.sampled_mask or len(played.logprobs) != len(ids):
         return "check 2: the mask does not mark exactly the sampled ids"
+    for number, turn in enumerate(played.record.turns):
+        if turn.finish == "length" and any(event.status in _REACHED_WORLD for event in turn.calls):
+            return f"check 6: turn {number} was cut, and a call of it was executed"
     reached = [
         event
         for event in chain.from_iterable(turn.calls for turn in played.record.turns)

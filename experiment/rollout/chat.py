@@ -65,6 +65,7 @@ class ChatFormat:
         controls = sorted(tokenizer.get_added_vocab(), key=lambda token: (-len(token), token))
         self._control = re.compile("|".join(re.escape(token) for token in controls)) if controls else None
         self.end_id: int = tokenizer.eos_token_id
+        self.control_ids = frozenset(tokenizer.get_added_vocab().values())
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids up to and including the header of the first assistant turn."""
