@@ -136,9 +136,8 @@ def _whole_problem(played: PlayedRollout, ids: Sequence[int], mask: Sequence[int
         return "check 1: the completion is not the concatenation of the turns"
     if tuple(mask) != played.sampled_mask or len(played.logprobs) != len(ids):
         return "check 2: the mask does not mark exactly the sampled ids"
-    for number, turn in enumerate(played.record.turns):
-        if turn.finish == "length" and any(event.status in _REACHED_WORLD for event in turn.calls):
-            return f"check 6: turn {number} was cut, and a call of it was executed"
+    if (cut := _executed_cut_turn(played.record.turns)) is not None:
+        return f"check 6: turn {cut} was cut, and a call of it was executed"
     reached = [
         event
         for event in chain.from_iterable(turn.calls for turn in played.record.turns)
@@ -155,6 +154,16 @@ def _whole_problem(played: PlayedRollout, ids: Sequence[int], mask: Sequence[int
         if not (same_call and same_kind and is_shown(event.observation, native.result.text)):
             return f"check 6: executed call {index} ('{native.name}') differs from the conversation's"
     return None
+
+
+def _executed_cut_turn(turns: Sequence[Turn]) -> int | None:
+    """Number of the first turn that a limit cut and of which the world has seen a call."""
+    cut = (number for number, turn in enumerate(turns) if turn.finish == "length" and _reached(turn))
+    return next(cut, None)
+
+
+def _reached(turn: Turn) -> bool:
+    return any(event.status in _REACHED_WORLD for event in turn.calls)
 
 
 def _has_fault(turn: Turn) -> bool:
