@@ -12,12 +12,14 @@ from experiment.audit.policies import recompute_merge, recompute_samples
 from experiment.audit.protocol import BASELINE
 from experiment.decisions.assessment import compare
 from experiment.decisions.equality import compare_branches
+from experiment.decisions.merging import reference_part
 from experiment.decisions.selection import DevResult, decide
 from experiment.errors import JournalError
 from experiment.journal.chain import Entry
 from experiment.records.entry import (
     AssessmentMade,
     BranchFinished,
+    CheckpointSealed,
     EvaluationFinished,
     PolicyMerged,
     QualificationResult,
@@ -178,7 +180,7 @@ def _recompute_qualification(case: Case, body: QualificationResult, place: str) 
 
 
 def _check_prefix(case: Case, straight: BranchFinished, place: str) -> None:
-    """R3: training began with the very steps that were qualified."""
+    """R3: training began with the very steps that were qualified, and never left the base weights they ran on."""
     qualified = {facts.step: facts for facts in straight.steps}
     for entry in case.view.entries:
         if isinstance(entry.body, TrainStep) and entry.body.arm == straight.arm:
@@ -188,6 +190,13 @@ def _check_prefix(case: Case, straight: BranchFinished, place: str) -> None:
                 "R-PREFIX",
                 place,
                 f"step {facts.step} of '{straight.arm}' is not the step that was qualified",
+            )
+        elif isinstance(entry.body, CheckpointSealed) and entry.body.arm == straight.arm:
+            case.notes.require(
+                reference_part(straight.reference) in entry.body.state,
+                "R-PREFIX",
+                place,
+                f"{straight.arm}@{entry.body.step} was sealed on other base weights than those that qualified",
             )
 
 

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from experiment.sealing.canonical import encode
+from experiment.sealing.digests import digest_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from experiment.records.verdict import MergeFacts
+
+
+REFERENCE = "reference/weights"
+"""Name of the base weights' digest in a trainer's state."""
+
+
+def reference_part(reference: str) -> tuple[str, str]:
+    """Return the part of a checkpoint's state that says which weights lay below the adapter when it was sealed."""
+    part, _, _ = REFERENCE.partition("/")
+    return part, digest_bytes(encode([[REFERENCE, reference]]))
 
 
 def merge_problems(facts: MergeFacts, *, reference: str, state: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiment.decisions.health import Finding, PassRate, check_step
+from experiment.decisions.merging import reference_part
 from experiment.errors import FaultError, QualificationError
 from experiment.journal.progress import fold_progress
 from experiment.pipeline.context import RunContext
@@ -96,7 +97,9 @@ class _ArmRecorder:
         self._context = context
         self._arm = arm
         self._history = progress.history(arm)
-        self._qualified = {facts.step: facts for facts in progress.branches[arm, "straight"].steps}
+        straight = progress.branches[arm, "straight"]
+        self._qualified = {facts.step: facts for facts in straight.steps}
+        self._reference = straight.reference
         self._total = context.plan.recipe.training.steps
 
     def refuse_stopped(self) -> None:
@@ -179,6 +182,9 @@ class _ArmRecorder:
 
     def _take_checkpoint(self, event: CheckpointDone) -> None:
         verify_tree(Path(event.path), event.tree)
+        if reference_part(self._reference) not in event.state:
+            message = f"arm {self._arm}, step {event.step}: the weights below the adapter are not those that qualified"
+            raise QualificationError(message)
         marks = self._context.plan.recipe.checkpoints
         body = CheckpointSealed(
             arm=self._arm,

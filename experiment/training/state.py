@@ -1,4 +1,4 @@
-"""The trainer's whole state as named digests, tensor by tensor.
+"""The trainer's whole state as named digests, tensor by tensor, with one digest of the weights below the adapter.
 
 Two executions are equal when these mappings are equal; where they are not, the first differing name says what
 diverged. Names look like `adapter/<tensor>`, `optimizer/<parameter>/exp_avg`, `scheduler/last_epoch`, `random/torch`.
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from peft import get_peft_model_state_dict
 
+from experiment.decisions.merging import REFERENCE
 from experiment.sealing.canonical import encode
 from experiment.sealing.digests import digest_bytes
 
@@ -26,12 +27,13 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 
 def trainer_state(trainer: Any) -> dict[str, str]:
-    """Digests of adapter, optimizer, scheduler, random streams and counters of a live trainer."""
+    """Digests of adapter, optimizer, scheduler, random streams, counters and base weights of a live trainer."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     state = adapter_state(model)
     state |= _optimizer_state(trainer.optimizer, model)
     state |= {f"scheduler/{name}": _value_digest(value) for name, value in trainer.lr_scheduler.state_dict().items()}
     state |= random_state()
+    state[REFERENCE] = reference_digest(model)
     state["counters/global_step"] = _value_digest(trainer.state.global_step)
     state["counters/num_input_tokens_seen"] = _value_digest(trainer.state.num_input_tokens_seen)
     return dict(sorted(state.items()))

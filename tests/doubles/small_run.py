@@ -14,6 +14,7 @@ from typing import Literal
 
 from experiment.decisions.divergence import count_divergences
 from experiment.decisions.equality import compare_branches
+from experiment.decisions.merging import reference_part
 from experiment.journal.chain import Artifact, Entry
 from experiment.journal.reader import JournalView
 from experiment.journal.writer import JournalWriter
@@ -317,7 +318,7 @@ def _checkpoint(run: SmallRun, arm: str, step: int) -> None:
             step=step,
             path=path,
             tree=seal.tree,
-            state=(("adapter", run.adapters[arm, step]),),
+            state=(("adapter", run.adapters[arm, step]), reference_part(REFERENCE)),
             is_candidate=step in run.plan.recipe.checkpoints.candidates,
         ),
     )

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiment.decisions.merging import reference_part
 from experiment.errors import ExperimentError
 from experiment.journal.reader import JournalView, read_journal
 from experiment.journal.writer import JournalWriter
@@ -38,7 +39,7 @@ from experiment.records.recipe import Arm, Compute, Recipe
 from experiment.sealing.canonical import encode, encode_record
 from experiment.sealing.digests import CONTEXT_PLAN, derive, digest_bytes
 from experiment.sealing.trees import seal_tree, verify_tree
-from tests.doubles.small_assessment import merge_facts
+from tests.doubles.small_assessment import REFERENCE, merge_facts
 from tests.doubles.small_plan import small_recipe
 from tests.doubles.small_run import SmallRun, draft_run, worker_environment
 
@@ -252,15 +253,14 @@ def _write_step(script: Path, body: TrainStep, size: int) -> None:
     )
     _write_event(events / f"step-{step:06d}", done)
     state = tuple((part, digest_bytes(f"{arm} {step} {part}".encode())) for part in ("adapter", "optimizer"))
+    sealed = (*state, reference_part(REFERENCE))
     tree = verify_tree(checkpoint).tree
     facts = merge_facts(dict(state)["adapter"])
     _write_event(events / f"merge-{step:06d}", MergeDone(arm=arm, step=step, facts=facts))
     _write_event(
-        events / f"checkpoint-{step:06d}", CheckpointDone(step=step, path="@CHECKPOINT@", tree=tree, state=state)
+        events / f"checkpoint-{step:06d}", CheckpointDone(step=step, path="@CHECKPOINT@", tree=tree, state=sealed)
     )
-    _write_event(
-        events / f"done-{step:06d}", TrainingDone(step=step, state=state, reference=digest_bytes(b"reference"))
-    )
+    _write_event(events / f"done-{step:06d}", TrainingDone(step=step, state=state, reference=REFERENCE))
 
 
 def _write_event(path: Path, event: Record) -> None:

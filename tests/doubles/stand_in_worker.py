@@ -134,6 +134,8 @@ def _train(job: dict[str, Any]) -> int:
             checkpoint = Path(job["checkpoint_dir"]) / f"step-{step:06d}"
             _copy_tree(SCRIPT / "checkpoints" / arm / checkpoint.name, checkpoint)
             line = (SCRIPT / "events" / arm / f"checkpoint-{step:06d}").read_bytes()
+            if FAULT == "moved" and place == FAULT_PLACE:
+                line = line.replace(b'["reference","', b'["other","')
             _send(line.replace(b"@CHECKPOINT@", str(checkpoint).encode()))
         if _stop_requested or (FAULT == "short" and place == FAULT_PLACE):
             break

@@ -312,6 +312,16 @@ def test_a_step_that_differs_from_the_qualification_stops_the_run(
     assert _facts(workspace) == []
 
 
+def test_a_state_on_other_base_weights_is_never_recorded(
+    workspace: Workspace, undisturbed: Workspace, fork: Callable[..., int]
+) -> None:
+    assert exit_code(fork(fault="moved@train/echo/4")) == QualificationError.exit_code
+    assert "step 4: the weights below the adapter are not those that qualified" in _last_abort(workspace).message
+    assert list(_sealed(workspace, (2, 4))) == [2]
+    assert exit_code(fork(resume=True)) == 0
+    _assert_same(workspace, undisturbed)
+
+
 def test_a_failed_qualification_closes_the_run_and_audits_as_honest(
     workspace: Workspace, fork: Callable[..., int]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Faults that every seal and every restored state agree with: only the comparison of branches finds them.
+"""Faults that seals agree with: the comparison of branches finds them, and one of them the restored state before it.
 
 The policy is sampled at temperature 1 and trained with dropout in all branches.
 """
@@ -18,6 +18,7 @@ from transformers import Trainer
 from trl import GRPOConfig
 
 from experiment.environments.base import NativeCall, Session, ToolResult
+from experiment.errors import QualificationError
 from experiment.policies.base import SampledTurn, TurnRequest
 from experiment.policies.hf import HFPolicy
 from experiment.records.episode import Episode
@@ -92,10 +93,14 @@ def test_a_reference_that_moved_is_found(trial: Trial, monkeypatch: pytest.Monke
 
     for module in (train, sampler):
         monkeypatch.setattr(module, "load_baseline", load_moved)
+    with pytest.raises(QualificationError, match="after restoring, 'reference/weights'") as caught:
+        trial.resume()
+    monkeypatch.setattr(trainer_module, "verify_restored", lambda *_: None)
     branch = trial.resume()
+    assert trial.first_divergence(branch).place == "reference policy"
     without = trial.judge_without(branch, "reference")
     assert without.startswith("next found at step 3")
-    planted(trial.first_divergence(branch), place="reference policy", without=without)
+    planted(caught.value, place="reference/weights", without=f"found at reference policy; without that, {without}")
 
 
 @pytest.mark.planted("learning rate falls over the steps that are left")

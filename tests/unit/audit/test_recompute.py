@@ -346,6 +346,15 @@ def test_an_adapter_without_effect_is_a_result_like_any_other_until_it_is_assess
     assert audit(story, "decisions") == set()
 
 
+def test_a_state_that_was_sealed_on_other_base_weights_is_found(story: SmallRun) -> None:
+    def cheat(body: Json) -> None:
+        body["state"] = [each for each in body["state"] if each[0] != "reference"]
+
+    change(story, "ckpt.sealed", cheat)
+
+    assert audit(story, "decisions") == {"R-PREFIX"}
+
+
 def test_samples_that_nobody_played_are_found(story: SmallRun) -> None:
     def cheat(body: Json) -> None:
         body["samples"] = "0" * 64
