@@ -166,6 +166,7 @@ SITUATIONS: dict[str, Situation] = {
         )
         for draw in range(5)
     },
+    "another seal of the plan": Situation(5, {"I-SEAL"}, "finished", to_folder(append(b"0", "plans/small/plan.seal"))),
     "a byte of a source file": Situation(
         5, {"I-INPUT"}, "finished", to_folder(another_byte_in("experiment/decisions/bootstrap.py"))
     ),
