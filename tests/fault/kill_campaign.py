@@ -82,7 +82,7 @@ class KillCampaign:
         return sum(map(len, self._decks.values()))
 
     def execute(self, tell: Callable[[str], None]) -> None:
-        """Deal every blow, then let the run end.
+        """Deal every blow that the run does not outpace, then let it end.
 
         Raises:
             AssertionError: Something was not as promised.
@@ -90,7 +90,8 @@ class KillCampaign:
         for stage, deck in self._decks.items():
             for number, blow in enumerate(deck):
                 lasting = sum(not each.is_early for each in deck[number:])
-                self._deal(stage, blow, lasting, tell)
+                if not self._deal(stage, blow, lasting, tell):
+                    return
         session = self._start(STAGES[-1])
         assert session.process.wait(timeout=_PATIENCE_S) == 0, session.last_words()
 
@@ -110,13 +111,17 @@ class KillCampaign:
             )
         return Session(process, watch, log_path)
 
-    def _deal(self, stage: str, blow: Blow, lasting: int, tell: Callable[[str], None]) -> None:
-        """Start a session, deal it the blow, tell of it and judge it."""
+    def _deal(self, stage: str, blow: Blow, lasting: int, tell: Callable[[str], None]) -> bool:
+        """Start a session, deal it the blow, tell of it and judge it; returns False where the run ended before it."""
         before = len(self._tail.read())
         session = self._start(stage)
         driver, started = session.process, time.monotonic()
         try:
             while not session.watch.is_due(blow, lasting):
+                if driver.poll() == 0:
+                    # So little was left to do that the session was done before its moment came.
+                    tell(f"the run ended after {self.kills.total()} of {self.total} kills")
+                    return False
                 assert driver.poll() is None, f"ended before its blow\n{session.last_words()}"
                 assert time.monotonic() - started < _PATIENCE_S, f"no moment for {blow}\n{session.last_words()}"
                 time.sleep(_TICK_S)
@@ -138,6 +143,7 @@ class KillCampaign:
             allowed = allowed | _CODES_BEFORE.get(means, set())
         assert code in allowed, f"{means}: code {code}, expected of {allowed}\n{session.last_words()}"
         self._check_remains()
+        return True
 
     def _check_remains(self) -> None:
         """Nothing lives on, and what is there is a run that was interrupted and nothing worse."""
