@@ -13,6 +13,7 @@ import pytest
 from experiment.errors import StoppedError
 
 MAKING = """
+import signal
 import sys
 from functools import partial
 from experiment.errors import ExperimentError
@@ -26,6 +27,8 @@ class Telling(Silent):
     def progress(self, key, label, done, total):
         print(label, flush=True)
 
+# A shell that started the tests in the background has told all of them to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 recipe = small_recipe().model_copy(update={"inputs": Inputs(baseline=sys.argv[1])})
 try:
     build_baseline(recipe, Telling(), make_pool=partial(WorkerPool, module="tests.doubles.sleeping_worker"))
