@@ -48,8 +48,8 @@ SETTINGS = (
     "checkpoints.recovery_every=7",
     "checkpoints.candidates=[5, 11, 18]",
     "checkpoints.diagnostic=18",
-    "assessment.seeds=[42, 1729]",
-    "assessment.retention_seeds=[42]",
+    "assessment.seeds=[42, 1729, 20261020, 7]",
+    "assessment.retention_seeds=[42, 1729]",
     "assessment.resamples=500",
     "compute.workers=2",
 )
