@@ -1,0 +1,1 @@
+"""A Databricks-like world on Spark Connect and Delta Lake."""
