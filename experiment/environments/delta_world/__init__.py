@@ -1,1 +1,1 @@
-"""A Databricks-like world on Spark Connect and Delta Lake."""
+"""Tables of a Delta lakehouse behind Spark Connect: the agent repairs them with SQL and Python."""

@@ -85,8 +85,8 @@ def append(scene: Scene, ledger: Ledger, count: int = 3) -> None:
 
 
 def next_key(ledger: Ledger) -> int:
-    """Return the smallest key that is larger than all keys."""
-    return 1 + max(key for key in (row[0] for row in ledger.rows) if isinstance(key, int))
+    """Return the smallest key that is larger than all keys; 1 for an empty table."""
+    return 1 + max((key for key in (row[0] for row in ledger.rows) if isinstance(key, int)), default=0)
 
 
 def unchanged(table: FixtureTable) -> Expected:

@@ -21,8 +21,8 @@ CATALOG = "workspace"
 SYSTEM = (
     "You are a data engineer on a lakehouse with Delta tables. Use run_sql for single SQL statements and run_python "
     "for Python code, where `spark` is defined. Solve the task, then call submit with a short summary. What counts is "
-    "the state that the tables have in the end. Unless the task says otherwise, keep columns, properties and history of "
-    "every table, and change no other table."
+    "the state that the tables have in the end. Unless the task says otherwise, keep columns, properties and history "
+    "of every table, and change no other table."
 )
 SUBMITTED = "Done."
 """Final text of the scripted solver."""

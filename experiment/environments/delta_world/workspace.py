@@ -1,4 +1,8 @@
-"""The seam between the world and the server that holds its tables."""
+"""What the world and the Spark server agree on: a rollout's private tables, and how they are used.
+
+The world asks a `Workspaces` for one `Workspace` per rollout. Whatever the agent causes comes back as a `Shown`; a
+server that broke is a `FaultError`, and the rollout then has no score.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +20,9 @@ class Table:
     """A table of an episode."""
 
     name: str
-    """`ops.invoices`: schema and table inside the catalog `workspace`."""
+    """`schema.table` inside the catalog `workspace`."""
     folder: str
-    """Folder name below the episode's folder."""
+    """Name of its folder below the episode's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +38,19 @@ class Workspace(Protocol):
 
     @property
     def folder(self) -> Path:
-        """The episode's folder with its Delta tables."""
+        """The episode's folder, with its Delta tables."""
         ...
 
     def sql(self, statement: str) -> Shown:
-        """Execute one statement; a failure that the agent may see is shown.
+        """Run one statement as the agent.
 
         Raises:
-            FaultError: The server broke.
+            FaultError: The server broke, or the statement could not be stopped at its time limit.
         """
         ...
 
     def python(self, code: str) -> Shown:
-        """Execute code with `spark` defined, confined.
+        """Run Python in a sandbox where `spark` is the agent's session.
 
         Raises:
             FaultError: The server or the sandbox broke.
@@ -54,23 +58,29 @@ class Workspace(Protocol):
         ...
 
     def read(self, table: str) -> pyarrow.Table:
-        """Return the rows of `schema.table` through a session that the agent never had.
+        """Read the present rows of `schema.table` in a fresh session, never in the agent's.
 
         Raises:
-            FaultError: The server broke, or cannot read the table.
+            FaultError: The server broke.
+            TableError: The table cannot be read as it is now.
         """
         ...
 
     def close(self) -> None:
-        """Release the session, end what still runs, remove the folder; a second call does nothing."""
+        """End what still runs, release the session and remove the folder; closing twice does nothing."""
         ...
 
 
 class Workspaces(Protocol):
-    """A server's private workspaces."""
+    """Where workspaces come from."""
 
     def open(self, fixture: Path, tables: Sequence[Table], key: str) -> Workspace:
-        """Copy the fixture's folder, keep its times, register its tables without SQL.
+        """Copy the folder `fixture`, times included, and register its tables without running a statement.
+
+        Args:
+            fixture: Folder with a Delta table per folder.
+            tables: The tables to register.
+            key: Name of the rollout, unique among those that are open.
 
         Raises:
             FaultError: The server broke.

@@ -16,7 +16,6 @@ _PLACES = (3, 1, 4)
 """Columns that queries filter on."""
 
 
-
 def _lay_plain(scene: Scene) -> tuple[FixtureTable, ...]:
     return (begin(scene).close(),)
 
@@ -46,8 +45,10 @@ def _pose_plain(_scene: Scene, tables: tuple[FixtureTable, ...], detail: int) ->
     name = main.columns[_PLACES[detail]].name
     return Posed(
         prompts=(
-            f"Nearly all queries on {{main}} filter on {name}, but the table is not clustered. Cluster it by {name}, "
-            "and make sure that the data that is already there is clustered as well.",
+            (
+                f"Nearly all queries on {{main}} filter on {name}, but the table is not clustered. Cluster it by "
+                f"{name}, and make sure that the data that is already there is clustered as well."
+            ),
             f"Turn on clustering of {{main}} by {name} and apply it to all existing data.",
         ),
         expected=_clustered(main, name),
@@ -60,8 +61,10 @@ def _pose_wrong(scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -> 
     name = main.columns[_PLACES[detail]].name
     return Posed(
         prompts=(
-            f"{{main}} is clustered by {key}, but its queries filter on {name}. Cluster it by {name} instead; all "
-            "existing data must be laid out by the new column.",
+            (
+                f"{{main}} is clustered by {key}, but its queries filter on {name}. Cluster it by {name} instead; all "
+                "existing data must be laid out by the new column."
+            ),
             f"Change the clustering of {{main}} from {key} to {name}, for the data that is already there too.",
         ),
         expected=_clustered(main, name),
@@ -73,8 +76,10 @@ def _pose_fresh(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) ->
     main, group = tables[0], scene.domain.group
     return Posed(
         prompts=(
-            f"{{main}} is clustered by {group}, but rows were loaded after its last OPTIMIZE. See to it that every "
-            "file of the table is clustered again.",
+            (
+                f"{{main}} is clustered by {group}, but rows were loaded after its last OPTIMIZE. See to it that every "
+                "file of the table is clustered again."
+            ),
             f"The latest loads of {{main}} are not laid out by its clustering column {group} yet. Fix that.",
         ),
         expected=_clustered(main, group),
@@ -89,8 +94,10 @@ def _pose_pair(_scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -> 
     listed = f"{names[0]} and {names[1]}"
     return Posed(
         prompts=(
-            f"Queries on {{main}} filter on {listed} together. Cluster the table by these two columns, in this order, "
-            "the existing data included.",
+            (
+                f"Queries on {{main}} filter on {listed} together. Cluster the table by these two columns, in this "
+                "order, the existing data included."
+            ),
             f"Cluster {{main}} by {listed} (in this order), and lay out all of its data that way.",
         ),
         expected=_clustered(main, *names),
@@ -103,8 +110,10 @@ def _pose_wrong_group(scene: Scene, tables: tuple[FixtureTable, ...], detail: in
     name = main.columns[(1, 4)[detail]].name
     return Posed(
         prompts=(
-            f"{{main}} was clustered by {group} and partly optimized. Its queries now filter on {name} alone. Make "
-            f"{name} the only clustering column and lay out every file by it.",
+            (
+                f"{{main}} was clustered by {group} and partly optimized. Its queries now filter on {name} alone. Make "
+                f"{name} the only clustering column and lay out every file by it."
+            ),
             f"Move the clustering of {{main}} from {group} to {name}; no file may keep the old layout.",
         ),
         expected=_clustered(main, name),

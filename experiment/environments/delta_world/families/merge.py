@@ -5,13 +5,15 @@ as it says; any statement that leads there is accepted. Columns, properties and 
 were, so replacing the table by a new one without its properties is not accepted. Source tables stay as they are.
 """
 
+# ruff: noqa: S608 - every name and value in these statements is the generator's own
+
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 from experiment.environments.delta_world.kind import MAIN, Expected, Kind, Posed, begin, fill, next_key, unchanged
 from experiment.environments.delta_world.scene import Scene
-from experiment.environments.delta_world.tables import Column, FixtureTable, Ledger, Row
+from experiment.environments.delta_world.tables import Column, FixtureTable, Ledger, Row, Value
 
 FAMILY = "B"
 _UPDATES = "updates"
@@ -31,8 +33,10 @@ def _pose_doubled(_scene: Scene, tables: tuple[FixtureTable, ...], _detail: int)
     main = tables[0]
     return Posed(
         prompts=(
-            "A load into {main} ran more than once, and some rows are now there several times, equal in every "
-            "column. Keep one of each.",
+            (
+                "A load into {main} ran more than once, and some rows are now there several times, equal in every "
+                "column. Keep one of each."
+            ),
             "{main} contains exact duplicates. Remove them, so that every row occurs once.",
         ),
         expected=(Expected(MAIN, main.columns, tuple(dict.fromkeys(main.rows))),),
@@ -70,15 +74,21 @@ def _pose_latest(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) -
     ranked = f"ROW_NUMBER() OVER (PARTITION BY {domain.key} ORDER BY updated_at DESC) AS place"
     return Posed(
         prompts=(
-            f"{{main}} should have one row per {domain.key}, but holds several for some. Keep the row with the "
-            "latest updated_at and remove the others.",
-            f"Deduplicate {{main}} by {domain.key}: where a {domain.key} occurs more than once, only its newest row "
-            "by updated_at may remain.",
+            (
+                f"{{main}} should have one row per {domain.key}, but holds several for some. Keep the row with the "
+                "latest updated_at and remove the others."
+            ),
+            (
+                f"Deduplicate {{main}} by {domain.key}: where a {domain.key} occurs more than once, only its newest "
+                "row by updated_at may remain."
+            ),
         ),
         expected=(Expected(MAIN, main.columns, tuple(latest.values())),),
         statements=(
-            f"SELECT {domain.key}, COUNT(*) AS row_count FROM {{main}} GROUP BY {domain.key} HAVING COUNT(*) > 1 "
-            f"ORDER BY {domain.key}",
+            (
+                f"SELECT {domain.key}, COUNT(*) AS row_count FROM {{main}} GROUP BY {domain.key} HAVING COUNT(*) > 1 "
+                f"ORDER BY {domain.key}"
+            ),
             f"INSERT OVERWRITE {{main}} SELECT {names} FROM (SELECT *, {ranked} FROM {{main}}) WHERE place = 1",
         ),
     )
@@ -107,7 +117,7 @@ def _turn(rows: list[Row]) -> list[Row]:
 
 def _merged(main: FixtureTable, updates: FixtureTable) -> tuple[Row, ...]:
     width = len(main.columns)
-    latest: dict[object, Row] = {}
+    latest: dict[Value, Row] = {}
     for row in sorted(updates.rows, key=lambda row: int(str(row[width]))):
         latest[row[0]] = row
     content = {row[0]: row for row in main.rows}
@@ -141,10 +151,14 @@ def _pose_upsert(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) -
     key = scene.domain.key
     return Posed(
         prompts=(
-            f"Merge {{updates}} into {{main}} by {key}: existing rows are updated, missing ones inserted. Where "
-            f"{{updates}} has several rows for one {key}, only the one with the highest seq counts. {{updates}} stays.",
-            f"Apply the pending rows of {{updates}} to {{main}}. Match on {key}; the highest seq wins; unknown keys "
-            "are new rows. Leave {updates} as it is.",
+            (
+                f"Merge {{updates}} into {{main}} by {key}: existing rows are updated, missing ones inserted. Where "
+                f"{{updates}} has several rows for one {key}, only the one with the highest seq counts. Keep {{updates}}."
+            ),
+            (
+                f"Apply the pending rows of {{updates}} to {{main}}. Match on {key}; the highest seq wins; unknown "
+                "keys are new rows. Leave {updates} as it is."
+            ),
         ),
         expected=(Expected(MAIN, main.columns, _merged(main, updates)), unchanged(updates)),
         statements=("SELECT * FROM {updates} ORDER BY seq", _merge(scene, main, deletes=False)),
@@ -156,10 +170,14 @@ def _pose_operations(scene: Scene, tables: tuple[FixtureTable, ...], _detail: in
     key = scene.domain.key
     return Posed(
         prompts=(
-            f"{{updates}} lists changes to {{main}} by {key}: op 'U' writes the row (new or existing), op 'D' deletes "
-            f"it. For each {key} only the change with the highest seq counts. Apply them; {{updates}} stays.",
-            f"Bring {{main}} up to date from the change list {{updates}}. Per {key} take the entry with the highest "
-            "seq: 'D' means the row goes, 'U' means it is updated or inserted. Do not touch {updates}.",
+            (
+                f"{{updates}} lists changes to {{main}} by {key}: op 'U' writes the row (new or existing), op 'D' "
+                f"deletes it. For each {key} only the change with the highest seq counts. Apply them, keep {{updates}}."
+            ),
+            (
+                f"Bring {{main}} up to date from the change list {{updates}}. Per {key} take the entry with the "
+                "highest seq: 'D' means the row goes, 'U' means it is updated or inserted. Do not touch {updates}."
+            ),
         ),
         expected=(Expected(MAIN, main.columns, _merged(main, updates)), unchanged(updates)),
         statements=("SELECT * FROM {updates} ORDER BY seq", _merge(scene, main, deletes=True)),
@@ -192,8 +210,10 @@ def _pose_blocked(scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -
     source = f"(SELECT DISTINCT {key} FROM {{blocked}} WHERE reason = '{reason}')"
     return Posed(
         prompts=(
-            f"Delete from {{main}} every row whose {key} is listed in {{blocked}} with the reason '{reason}'. Other "
-            "reasons do not count, and {blocked} stays.",
+            (
+                f"Delete from {{main}} every row whose {key} is listed in {{blocked}} with the reason '{reason}'. "
+                "Other reasons do not count, and {blocked} stays."
+            ),
             f"Rows of {{main}} that {{blocked}} names for '{reason}' must go; match on {key}. Leave everything else.",
         ),
         expected=(Expected(MAIN, main.columns, tuple(r for r in main.rows if r[0] not in gone)), unchanged(blocked)),

@@ -8,6 +8,8 @@ Judging. The final rows of every table that the task names, any way to them acce
 the name and with the expression that the task gives; blanks, case, quotes and outer parentheses do not count.
 """
 
+# ruff: noqa: S608 - every name and value in these statements is the generator's own
+
 from __future__ import annotations
 
 from decimal import Decimal
@@ -51,16 +53,22 @@ def _pose_zeroed(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) -
     source = f"(SELECT * FROM {{main}} VERSION AS OF {bad - 1} WHERE {domain.group} = '{value}')"
     return Posed(
         prompts=(
-            f"A faulty UPDATE set {domain.amount} to 0 in every row of {{main}} with {domain.group} '{value}'. Put "
-            "the former amounts back. Rows that were loaded afterwards must stay as they are.",
-            f"In {{main}} the rows of {domain.group} '{value}' lost their {domain.amount} to a bad UPDATE (it is 0 "
-            "now). Repair them from an earlier version without losing later loads.",
+            (
+                f"A faulty UPDATE set {domain.amount} to 0 in every row of {{main}} with {domain.group} '{value}'. Put "
+                "the former amounts back. Rows that were loaded afterwards must stay as they are."
+            ),
+            (
+                f"In {{main}} the rows of {domain.group} '{value}' lost their {domain.amount} to a bad UPDATE (it is 0 "
+                "now). Repair them from an earlier version without losing later loads."
+            ),
         ),
         expected=(Expected(MAIN, main.columns, rows),),
         statements=(
             "DESCRIBE HISTORY {main}",
-            f"MERGE INTO {{main}} AS t USING {source} AS s ON t.{domain.key} = s.{domain.key} "
-            f"WHEN MATCHED THEN UPDATE SET t.{domain.amount} = s.{domain.amount}",
+            (
+                f"MERGE INTO {{main}} AS t USING {source} AS s ON t.{domain.key} = s.{domain.key} "
+                f"WHEN MATCHED THEN UPDATE SET t.{domain.amount} = s.{domain.amount}"
+            ),
         ),
     )
 
@@ -93,12 +101,16 @@ def _pose_replica(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) 
         content[row[0]] = (*row, content[row[0]][-1] if row[0] in content else None)
     return Posed(
         prompts=(
-            f"{{replica}} follows {{main}} by {key} and was last synchronised at version {_SYNCED} of {{main}}, whose "
-            "change data feed is on. Apply every change since. Keep the column reviewer of existing rows (NULL for "
-            "new ones) and the rows that come from another system.",
-            f"Bring {{replica}} up to date with the changes that {{main}} saw after version {_SYNCED} (its change data "
-            f"feed is on; match on {key}). reviewer belongs to {{replica}}: keep it, NULL for new rows. Rows that "
-            "{main} never had stay.",
+            (
+                f"{{replica}} follows {{main}} by {key} and was last synchronised at version {_SYNCED} of {{main}}, "
+                "whose change data feed is on. Apply every change since. Keep the column reviewer of existing rows "
+                "(NULL for new ones) and the rows that come from another system."
+            ),
+            (
+                f"Bring {{replica}} up to date with the changes that {{main}} saw after version {_SYNCED} (its change "
+                f"data feed is on; match on {key}). reviewer belongs to {{replica}}: keep it, NULL for new rows. Rows "
+                "that {main} never had stay."
+            ),
         ),
         expected=(unchanged(main), Expected("replica", replica.columns, tuple(content.values()))),
         statements=(
@@ -111,9 +123,7 @@ def _pose_replica(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) 
 def _follow(key: str, names: list[str]) -> str:
     ranked = f"ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY _commit_version DESC) AS place"
     feed = f"table_changes('{{main}}', {_SYNCED + 1})"
-    source = (
-        f"(SELECT * FROM (SELECT *, {ranked} FROM {feed} WHERE _change_type <> 'update_preimage') WHERE place = 1)"
-    )
+    source = f"(SELECT * FROM (SELECT *, {ranked} FROM {feed} WHERE _change_type <> 'update_preimage') WHERE place = 1)"
     sets = ", ".join(f"t.{name} = s.{name}" for name in names)
     return (
         f"MERGE INTO {{replica}} AS t USING {source} AS s ON t.{key} = s.{key} "
@@ -149,10 +159,14 @@ def _pose_erase(scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -> 
 
     return Posed(
         prompts=(
-            f"{party} '{name}' asked for erasure. Delete every row about them from {{main}}, {{contacts}} and "
-            "{visits}, and nothing else.",
-            f"Remove all data of {party} '{name}': the tables are {{main}}, {{contacts}} and {{visits}}. Other rows "
-            "stay.",
+            (
+                f"{party} '{name}' asked for erasure. Delete every row about them from {{main}}, {{contacts}} and "
+                "{visits}, and nothing else."
+            ),
+            (
+                f"Remove all data of {party} '{name}': the tables are {{main}}, {{contacts}} and {{visits}}. Other "
+                "rows stay."
+            ),
         ),
         expected=tuple(erased(table) for table in tables),
         statements=tuple(f"DELETE FROM {{{table.folder}}} WHERE {party} = '{name}'" for table in tables),
@@ -174,10 +188,14 @@ def _pose_constraint(scene: Scene, tables: tuple[FixtureTable, ...], detail: int
     rows = change(main.rows, _AMOUNT, lambda row: abs(Decimal(str(row[_AMOUNT]))), lambda _: True)
     return Posed(
         prompts=(
-            f"Some rows of {{main}} have a negative {amount}; only the sign is wrong. Correct it, then add a CHECK "
-            f"constraint named {name} with the expression {rule}.",
-            f"Make sure that {{main}} can never hold a negative {amount}: turn the sign of the wrong rows around and "
-            f"add the CHECK constraint {name} ({rule}).",
+            (
+                f"Some rows of {{main}} have a negative {amount}; only the sign is wrong. Correct it, then add a CHECK "
+                f"constraint named {name} with the expression {rule}."
+            ),
+            (
+                f"Make sure that {{main}} can never hold a negative {amount}: turn the sign of the wrong rows around "
+                f"and add the CHECK constraint {name} ({rule})."
+            ),
         ),
         expected=(Expected(MAIN, main.columns, rows, constraint=(name, rule)),),
         statements=(
@@ -188,7 +206,9 @@ def _pose_constraint(scene: Scene, tables: tuple[FixtureTable, ...], detail: int
 
 
 KINDS = (
-    Kind("erase_party", FAMILY, 5, _lay_people, _pose_erase, companions=(("contacts", "contacts"), ("visits", "visits"))),
+    Kind(
+        "erase_party", FAMILY, 5, _lay_people, _pose_erase, companions=(("contacts", "contacts"), ("visits", "visits"))
+    ),
     Kind("constraint", FAMILY, 3, _lay_negative, _pose_constraint),
     Kind("bad_update", FAMILY, 1, _lay_zeroed, _pose_zeroed),
     Kind("feed_sync", FAMILY, 1, _lay_replica, _pose_replica, companions=(("replica", "replica"),)),

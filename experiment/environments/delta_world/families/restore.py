@@ -5,6 +5,8 @@ the content must be that of the named version: the right rows by DELETE and INSE
 no statement is asked for, any way to the right rows is accepted.
 """
 
+# ruff: noqa: S608 - every name and value in these statements is the generator's own
+
 from __future__ import annotations
 
 from experiment.environments.delta_world.kind import MAIN, Expected, Kind, Posed, append, begin, unchanged
@@ -30,10 +32,14 @@ def _pose_overwritten(_scene: Scene, tables: tuple[FixtureTable, ...], _detail: 
     bad = next(version for version, commit in enumerate(main.commits) if "INSERT OVERWRITE" in commit.statement)
     return Posed(
         prompts=(
-            "A test job ran an INSERT OVERWRITE against {main} and replaced its content with test rows. Restore the "
-            "table to the version just before that job. Use RESTORE, so that the recovery shows in the history.",
-            "{main} holds nothing but test rows since a test job overwrote it by mistake. Bring back the last "
-            "version before the overwrite with the RESTORE command; the table's history must show it.",
+            (
+                "A test job ran an INSERT OVERWRITE against {main} and replaced its content with test rows. Restore "
+                "the table to the version just before that job. Use RESTORE, so that the recovery shows in the history."
+            ),
+            (
+                "{main} holds nothing but test rows since a test job overwrote it by mistake. Bring back the last "
+                "version before the overwrite with the RESTORE command; the table's history must show it."
+            ),
         ),
         expected=(Expected(MAIN, main.columns, main.commits[bad - 1].rows, restored=True),),
         statements=("DESCRIBE HISTORY {main}", f"RESTORE TABLE {{main}} TO VERSION AS OF {bad - 1}"),
@@ -54,8 +60,7 @@ def _pose_moment(_scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -
     moment = write_moment(version, minutes_after=20)
     return Posed(
         prompts=(
-            "{main} must go back to the state it had at " + moment + " UTC. Use RESTORE, so that the history shows "
-            "it.",
+            "{main} must go back to the state it had at " + moment + " UTC. Use RESTORE, so that the history shows it.",
             "Everything that happened to {main} after " + moment + " UTC was a mistake. Undo it with the RESTORE "
             "command.",
         ),
@@ -79,10 +84,14 @@ def _pose_deleted(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) 
     value = lost[0][3]
     return Posed(
         prompts=(
-            f"A clean-up job deleted every row of {{main}} whose {group} was '{value}'. New rows have been loaded "
-            "since and must stay. Put the deleted rows back exactly as they were.",
-            f"By mistake someone ran a DELETE on {{main}} for {group} '{value}'. Recover exactly those rows from the "
-            "table's earlier versions and keep everything that was loaded afterwards.",
+            (
+                f"A clean-up job deleted every row of {{main}} whose {group} was '{value}'. New rows have been loaded "
+                "since and must stay. Put the deleted rows back exactly as they were."
+            ),
+            (
+                f"By mistake someone ran a DELETE on {{main}} for {group} '{value}'. Recover exactly those rows from "
+                "the table's earlier versions and keep everything that was loaded afterwards."
+            ),
         ),
         expected=(Expected(MAIN, main.columns, (*main.rows, *lost)),),
         statements=(
@@ -104,10 +113,14 @@ def _pose_audit(_scene: Scene, tables: tuple[FixtureTable, ...], detail: int) ->
     version = main.version - 1 - detail
     return Posed(
         prompts=(
-            f"For an audit, fill the empty table {{audit}} with the rows that {{main}} had at version {version}. "
-            "Leave {main} as it is.",
-            f"The auditors need the content of {{main}} as of version {version} in {{audit}}, which is empty now. "
-            "{main} itself must not change.",
+            (
+                f"For an audit, fill the empty table {{audit}} with the rows that {{main}} had at version {version}. "
+                "Leave {main} as it is."
+            ),
+            (
+                f"The auditors need the content of {{main}} as of version {version} in {{audit}}, which is empty now. "
+                "{main} itself must not change."
+            ),
         ),
         expected=(unchanged(main), Expected("audit", audit.columns, main.commits[version].rows)),
         statements=(f"INSERT INTO {{audit}} SELECT * FROM {{main}} VERSION AS OF {version}",),

@@ -6,6 +6,8 @@ the right columns is not accepted. Renaming and dropping need column mapping, an
 nothing in the task says so, as nothing on the platform does.
 """
 
+# ruff: noqa: S608 - every name and value in these statements is the generator's own
+
 from __future__ import annotations
 
 from decimal import Decimal
@@ -16,6 +18,8 @@ from experiment.environments.delta_world.tables import Column, FixtureTable, Led
 
 FAMILY = "C"
 _BEYOND_INT = 3_000_000_000
+_LOAD = 20
+"""Rows of a first load."""
 _RENAMABLE = 4
 """All columns but the key."""
 _MAP_COLUMNS = "ALTER TABLE {main} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
@@ -32,10 +36,14 @@ def _pose_rename(scene: Scene, tables: tuple[FixtureTable, ...], detail: int) ->
     columns = tuple(Column(new, each.type) if each.name == old else each for each in main.columns)
     return Posed(
         prompts=(
-            f"Rename the column {old} of {{main}} to {new}. Do it in place: the table's data files must not be "
-            "rewritten.",
-            f"Consumers of {{main}} expect the column {old} under the name {new}. Rename it in place, without "
-            "rewriting data.",
+            (
+                f"Rename the column {old} of {{main}} to {new}. Do it in place: the table's data files must not be "
+                "rewritten."
+            ),
+            (
+                f"Consumers of {{main}} expect the column {old} under the name {new}. Rename it in place, without "
+                "rewriting data."
+            ),
         ),
         expected=(Expected(MAIN, columns, main.rows, keeps_files=True),),
         statements=("DESCRIBE TABLE {main}", _MAP_COLUMNS, f"ALTER TABLE {{main}} RENAME COLUMN {old} TO {new}"),
@@ -51,8 +59,10 @@ def _pose_drop(_scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -> 
     return Posed(
         prompts=(
             f"Drop the column {old} of {{main}}. Do it in place: the table's data files must not be rewritten.",
-            f"The column {old} of {{main}} is no longer needed. Remove it from the table in place, without rewriting "
-            "data.",
+            (
+                f"The column {old} of {{main}} is no longer needed. Remove it from the table in place, without "
+                "rewriting data."
+            ),
         ),
         expected=(Expected(MAIN, columns, rows, keeps_files=True),),
         statements=("DESCRIBE TABLE {main}", _MAP_COLUMNS, f"ALTER TABLE {{main}} DROP COLUMN {old}"),
@@ -62,8 +72,8 @@ def _pose_drop(_scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -> 
 def _lay_counted(scene: Scene) -> tuple[FixtureTable, ...]:
     columns = (*scene.columns, Column("value", "integer"))
     ledger = Ledger(MAIN, columns)
-    for first in (1, 21, *range(41, 41 + 3 * scene.tier.upkeep, 3)):
-        rows = scene.make_rows(20 if first <= 21 else 3, first)
+    for count in (_LOAD, _LOAD, *(3 for _ in range(scene.tier.upkeep))):
+        rows = scene.make_rows(count, next_key(ledger))
         ledger.insert([(*row, scene.draw.number(1_000, 2_000_000_000)) for row in rows])
     return (ledger.close(),)
 
@@ -109,10 +119,14 @@ def _pose_add(scene: Scene, tables: tuple[FixtureTable, ...], detail: int) -> Po
     rows = tuple((*row, "high" if Decimal(str(row[2])) >= limit else "low") for row in main.rows)
     return Posed(
         prompts=(
-            f"Add a column {name} of type STRING at the end of {{main}} and fill it: 'high' where {amount} is {limit} "
-            "or more, else 'low'.",
-            f"{{main}} needs a new last column {name} (STRING) with 'high' for rows whose {amount} is at least "
-            f"{limit} and 'low' for the rest.",
+            (
+                f"Add a column {name} of type STRING at the end of {{main}} and fill it: 'high' where {amount} is "
+                f"{limit} or more, else 'low'."
+            ),
+            (
+                f"{{main}} needs a new last column {name} (STRING) with 'high' for rows whose {amount} is at least "
+                f"{limit} and 'low' for the rest."
+            ),
         ),
         expected=(Expected(MAIN, columns, rows),),
         statements=(
@@ -136,10 +150,14 @@ def _pose_evolve(_scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) 
     rows = (*((*row, None) for row in main.rows), *arrivals.rows)
     return Posed(
         prompts=(
-            "{arrivals} has new rows for {main} and one column more. Append them to {main}, which gets the column "
-            "note (STRING) as its last one; it stays NULL in the rows that are there already. {arrivals} stays.",
-            "Load all rows of {arrivals} into {main}. The column note (STRING) of {arrivals} must arrive too, as the "
-            "last column of {main}, NULL for older rows. Do not change {arrivals}.",
+            (
+                "{arrivals} has new rows for {main} and one column more. Append them to {main}, which gets the column "
+                "note (STRING) as its last one; it stays NULL in the rows that are there already. {arrivals} stays."
+            ),
+            (
+                "Load all rows of {arrivals} into {main}. The column note (STRING) of {arrivals} must arrive too, as "
+                "the last column of {main}, NULL for older rows. Do not change {arrivals}."
+            ),
         ),
         expected=(Expected(MAIN, arrivals.columns, rows), Expected("arrivals", arrivals.columns, arrivals.rows)),
         statements=(

@@ -1,0 +1,130 @@
+"""Fixtures: a folder per layout with its tables as Spark wrote them, built once and kept by content.
+
+A fixture is built by executing its statements on the server, frozen so that it is the same in every byte wherever it
+is built, and checked: every version of every table must read back as exactly the rows that the generator knows.
+Episodes get copies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiment.environments.delta_world.freeze import freeze_table
+from experiment.environments.delta_world.replay import LOG, NeedsSparkError, replay
+from experiment.environments.delta_world.rows import count_rows, read_rows
+from experiment.environments.delta_world.tables import TABLE, FixtureTable
+from experiment.environments.delta_world.task import CATALOG, Layout
+from experiment.environments.delta_world.workspace import Workspace, Workspaces
+from experiment.errors import FaultError
+from experiment.sealing.canonical import encode
+from experiment.sealing.digests import digest_bytes
+
+FORMAT = "delta 4.4.0, frozen 1"
+"""Changes with everything that decides a fixture's bytes besides its statements."""
+SCHEMA = "build"
+
+_MODE = 0o755
+
+
+class Fixtures:
+    """A cache folder of fixtures.
+
+    Args:
+        folder: Where fixtures are kept; made where it is missing.
+        workspaces: The server that builds what is missing.
+    """
+
+    def __init__(self, folder: Path, workspaces: Workspaces) -> None:
+        self._folder = folder
+        self._workspaces = workspaces
+
+    def ensure(self, layout: Layout) -> Path:
+        """Return the layout's fixture, built now where it is missing; processes wait for one another.
+
+        Raises:
+            FaultError: The server broke, or it made other tables than the generator meant.
+        """
+        name = digest_bytes(encode([FORMAT, layout.digest]))[:32]
+        target = self._folder / name
+        if target.is_dir():
+            return target
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self._folder / f".{name}.lock"):
+            if not target.is_dir():
+                self._build(layout, target)
+        return target
+
+    def _build(self, layout: Layout, target: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix=".building-") as name:
+            made = Path(name) / "fixture"
+            empty = Path(name) / "empty"
+            empty.mkdir()
+            workspace = self._workspaces.open(empty, (), f"fixture-{target.name}")
+            try:
+                _execute(workspace, f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{SCHEMA}")
+                for table in layout.tables:
+                    _lay(workspace, table, made / table.folder)
+            finally:
+                workspace.close()
+            for table in layout.tables:
+                freeze_table(made / table.folder, f"{layout.digest} {table.folder}")
+                check_table(made / table.folder, table)
+            made.chmod(_MODE)
+            made.rename(target)
+
+
+def check_table(folder: Path, table: FixtureTable) -> None:
+    """Make sure that every version of a laid-out table holds exactly the generator's rows.
+
+    Raises:
+        FaultError: A version is missing, is one too many, cannot be read, or has other rows.
+    """
+    try:
+        last = replay(folder)
+        if last is None or last.version != table.version:
+            msg = f"fixture {folder}: its last version is {last and last.version}, not {table.version}"
+            raise FaultError(msg)
+        for version, commit in enumerate(table.commits):
+            log = replay(folder, version)
+            if log is None or count_rows(read_rows(folder, log)) != Counter(commit.rows):
+                msg = f"fixture {folder}: version {version} has other rows than `{commit.statement[:200]}` should leave"
+                raise FaultError(msg)
+    except NeedsSparkError as error:
+        msg = f"fixture {folder}: {error}"
+        raise FaultError(msg) from error
+
+
+def _lay(workspace: Workspace, table: FixtureTable, target: Path) -> None:
+    name = f"{CATALOG}.{SCHEMA}.{table.folder}"
+    for commit in table.commits:
+        _execute(workspace, commit.statement.replace(TABLE, name))
+    logs = [path for path in workspace.folder.rglob(LOG) if path.parent.name == table.folder]
+    if len(logs) != 1:
+        msg = f"table {name} lies in {len(logs)} folders below {workspace.folder}"
+        raise FaultError(msg)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(logs[0].parent, target)
+
+
+def _execute(workspace: Workspace, statement: str) -> None:
+    shown = workspace.sql(statement)
+    if shown.is_error:
+        msg = f"a fixture cannot be laid out: `{statement[:200]}` failed with: {shown.text[:500]}"
+        raise FaultError(msg)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
