@@ -152,8 +152,8 @@ def _pose_upsert(scene: Scene, tables: tuple[FixtureTable, ...], _detail: int) -
     return Posed(
         prompts=(
             (
-                f"Merge {{updates}} into {{main}} by {key}: existing rows are updated, missing ones inserted. Where "
-                f"{{updates}} has several rows for one {key}, only the one with the highest seq counts. Keep {{updates}}."
+                f"Merge {{updates}} into {{main}} by {key}: existing rows are updated, missing ones inserted. "
+                f"Where {{updates}} repeats a {key}, only its row with the highest seq counts. Keep {{updates}}."
             ),
             (
                 f"Apply the pending rows of {{updates}} to {{main}}. Match on {key}; the highest seq wins; unknown "
