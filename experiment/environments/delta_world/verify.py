@@ -95,12 +95,13 @@ def _judge_files(log: TableLog, expected: Expected, before: TableLog) -> list[st
     return faults
 
 
-def _count(log: TableLog, table: Table, workspace: Workspace) -> Counter[tuple[object, ...]]:
+def _count(log: TableLog, table: Table, workspace: Workspace) -> Counter[tuple[object, ...]] | None:
+    """Return how often each row occurs; None where the agent left a table that cannot be read."""
     try:
         rows = read_rows(workspace.folder / table.folder, log)
     except NeedsSparkError:
         rows = workspace.read(table.name)
-    return count_rows(rows)
+    return None if rows is None else count_rows(rows)
 
 
 def _bare(expression: str) -> str:
