@@ -1,0 +1,254 @@
+"""Workspaces on a Spark Connect server: a session per rollout, with a catalog and a folder of its own.
+
+Every request goes out once: what cannot be answered is a fault, because a statement that is sent again may run twice.
+"""
+
+# pyspark's client is untyped, loaded only where it is used, and what is needed of it has no public name.
+# ruff: noqa: ANN401, PLC0415, SLF001
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import secrets
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from experiment.environments.delta_world.formatting import Limits, bound, format_error, format_table
+from experiment.environments.delta_world.jars import PYSPARK_REMEDY
+from experiment.environments.delta_world.normalising import Normaliser
+from experiment.environments.delta_world.server import Server
+from experiment.environments.delta_world.statements import check_statement, first_word
+from experiment.environments.delta_world.workspace import Shown, Table
+from experiment.errors import FaultError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+_CATALOG = "spark.sql.catalog.workspace"
+_LOST = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNIMPLEMENTED", "DATA_LOSS"})
+_SESSION_LOST = ("INVALID_HANDLE.SESSION", "INVALID_HANDLE.OPERATION")
+_POLL_S = 0.05
+_OPEN_PATIENCE_S = 120.0
+
+
+class SparkWorkspaces:
+    """Makes workspaces on one server."""
+
+    def __init__(self, server: Server, limits: Limits | None = None) -> None:
+        self._server = server
+        self._limits = limits or Limits()
+
+    def open(self, fixture: Path, tables: Sequence[Table], key: str) -> SparkWorkspace:
+        """Copy `fixture`, times included, and register its tables without running a statement.
+
+        Raises:
+            FaultError: The server broke.
+        """
+        self._server.require_whole()
+        folder = self._server.folder / "episodes" / f"{_plain(key)}-{secrets.token_hex(4)}"
+        shutil.copytree(fixture, folder, copy_function=shutil.copy2)
+        try:
+            return SparkWorkspace(self._server, folder, tables, self._limits)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+class SparkWorkspace:
+    """One rollout's private tables; made by `SparkWorkspaces.open`."""
+
+    def __init__(self, server: Server, folder: Path, tables: Sequence[Table], limits: Limits) -> None:
+        self.folder = folder
+        self._server = server
+        self._tables = tuple(tables)
+        self._limits = limits
+        self._clock = Normaliser(folder, private=(server.folder,))
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._session = self._connect()
+
+    def sql(self, statement: str) -> Shown:
+        """Run one statement as the agent; see `workspace.Workspace`."""
+        if refusal := check_statement(statement):
+            return Shown(refusal, is_error=True)
+        with self._lock:
+            self._require_open()
+            self._clock.begin_call()
+            shown = self._run(lambda: self._execute(statement))
+            self._clock.date_commits()
+            is_query = not shown.is_error and first_word(statement) in {"SELECT", "WITH", "VALUES", "TABLE", "FROM"}
+            text = self._clock.data(shown.text) if is_query else self._clock.report(shown.text)
+            return Shown(bound(text, self._limits), is_error=shown.is_error)
+
+    def python(self, code: str) -> Shown:
+        """Run Python in a sandbox; see `workspace.Workspace`."""
+        raise NotImplementedError
+
+    def read(self, table: str) -> pyarrow.Table | None:
+        """Return the table's present rows in a fresh session; None where it is gone or cannot be read."""
+        self._server.require_whole()
+        session = self._connect()
+        try:
+            return session.table(f"workspace.{table}")._to_table()[0]
+        except Exception as error:  # noqa: BLE001 - whatever Spark says about the table, it cannot be read
+            self._raise_if_lost(error)
+            return None
+        finally:
+            _disconnect(session)
+
+    def close(self) -> None:
+        """End what still runs, release the session and remove the folder; closing twice does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(Exception):
+            self._session.interruptAll()
+        _disconnect(self._session)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _connect(self) -> Any:
+        """Return a new session whose catalog holds this workspace's tables."""
+        settings = {
+            _CATALOG: "world.WsCatalog",
+            f"{_CATALOG}.warehouse": str(self.folder),
+            f"{_CATALOG}.tables": ";".join(f"{table.name}={table.folder}" for table in self._tables),
+            "spark.sql.defaultCatalog": "workspace",
+        }
+        session = _new_session(self._server.port)
+        try:
+            session.conf._set_all(settings, silent=False)
+        except Exception as error:
+            _disconnect(session)
+            self._raise_if_lost(error)
+            msg = f"the Spark server refused a session: {format_error(error)}"
+            raise FaultError(msg) from error
+        return session
+
+    def _require_open(self) -> None:
+        self._server.require_whole()
+        if self._is_closed:
+            msg = f"{self.folder}: the workspace is closed"
+            raise FaultError(msg)
+
+    def _execute(self, statement: str) -> Shown:
+        """Run a statement and fetch at most one row more than is shown."""
+        try:
+            if first_word(statement) == "SELECT":
+                # A query is not sent ahead as a command: that would parse and analyse it twice.
+                frame = _query(self._session, statement)
+            else:
+                frame = self._session.sql(statement)
+            table = frame.limit(self._limits.rows + 1)._to_table()[0]
+        except Exception as error:  # noqa: BLE001 - whatever Spark says about the statement is the agent's to read
+            self._raise_if_lost(error)
+            return Shown(format_error(error), is_error=True)
+        return Shown(format_table(table, self._limits), is_error=False)
+
+    def _run(self, work: Callable[[], Shown]) -> Shown:
+        """Do `work` within the time limit; afterwards it has ended, on the server too.
+
+        Raises:
+            FaultError: It could not be ended, or the server broke.
+        """
+        done: list[Shown | BaseException] = []
+        thread = threading.Thread(target=_collect, args=(work, done), daemon=True, name="statement")
+        thread.start()
+        thread.join(self._limits.statement_seconds)
+        is_late = thread.is_alive()
+        if is_late:
+            self._interrupt(thread)
+        self._server.require_whole()
+        if isinstance(done[0], BaseException):
+            raise done[0]
+        if is_late and done[0].is_error:
+            seconds = self._limits.statement_seconds
+            return Shown(f"The statement was cancelled: it ran longer than {seconds:g} seconds.", is_error=True)
+        return done[0]
+
+    def _interrupt(self, thread: threading.Thread) -> None:
+        """Stop the session's statements; one that does not end breaks the server, because it could still commit."""
+        deadline = time.monotonic() + self._limits.stop_seconds
+        while thread.is_alive() and time.monotonic() < deadline:
+            with contextlib.suppress(Exception):
+                self._session.interruptAll()
+            thread.join(1.0)
+        while not thread.is_alive() and self._is_busy():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        else:
+            if not thread.is_alive():
+                return
+        self._server.broken = f"a statement of {self.folder.name} did not stop; the server has to be started again"
+
+    def _is_busy(self) -> bool:
+        """Say whether the server still works on something of this session."""
+        from pyspark.sql.connect.proto import base_pb2
+
+        state = base_pb2.GetStatusResponse.OperationStatus.OperationState
+        statuses = self._session.client._get_operation_statuses().operation_statuses
+        busy = (state.OPERATION_STATE_RUNNING, state.OPERATION_STATE_TERMINATING)
+        return any(status.state in busy for status in statuses)
+
+    def _raise_if_lost(self, error: Exception) -> None:
+        """Raise where `error` says that the server or the session is gone, which is not the agent's doing."""
+        code = getattr(error, "getGrpcStatusCode", lambda: None)()
+        name = getattr(code, "name", "")
+        if name in _LOST or any(mark in str(error) for mark in _SESSION_LOST):
+            self._server.require_whole()
+            log_path = self._server.folder / "server.log"
+            msg = f"{log_path}: the Spark server does not answer ({name}): {format_error(error)}"
+            raise FaultError(msg) from error
+
+
+def _collect(work: Callable[[], T], done: list[T | BaseException]) -> None:
+    try:
+        done.append(work())
+    except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+        done.append(error)
+
+
+def _new_session(port: int) -> Any:
+    try:
+        with warnings.catch_warnings():
+            # pyspark warns about pandas, which nothing here uses.
+            warnings.simplefilter("ignore")
+            from pyspark.sql.connect.session import SparkSession
+    except ImportError as error:
+        msg = f"pyspark's client cannot be loaded: {error}"
+        raise UsageError(msg, remedy=PYSPARK_REMEDY) from error
+    logging.getLogger("pyspark.sql.connect.logging").setLevel(logging.CRITICAL)
+    session = SparkSession(connection=f"sc://127.0.0.1:{port}/;user_id=agent")
+    session.client.set_retry_policies([])
+    return session
+
+
+def _query(session: Any, statement: str) -> Any:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.plan import SQL
+
+    return DataFrame(SQL(statement, [], {}, []), session)
+
+
+def _disconnect(session: Any) -> None:
+    """Release a session; afterwards nothing of it is kept here."""
+    client = session.client
+    with contextlib.suppress(Exception):
+        client.release_session()
+    with contextlib.suppress(Exception):
+        client.close()
+    # The client asks to be called at exit, which would keep every client that ever was.
+    atexit.unregister(client._on_exit)
+
+
+def _plain(key: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in key)[:80]

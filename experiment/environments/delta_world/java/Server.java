@@ -1,0 +1,59 @@
+package world;
+
+import java.io.IOException;
+import org.apache.spark.sql.connect.service.SparkConnectServer;
+import org.apache.spark.sql.connect.service.SparkConnectService$;
+
+/** Starts Spark Connect, prints {@code PORT number} when it listens, and ends when standard input ends. */
+public final class Server {
+  private static final long PATIENCE_MS = 5_000;
+  private static final long POLL_MS = 20;
+
+  private Server() {}
+
+  public static void main(String[] arguments) {
+    start("owner", Server::endWithOwner);
+    start("port", Server::announcePort);
+    SparkConnectServer.main(arguments);
+  }
+
+  private static void start(String name, Runnable work) {
+    Thread thread = new Thread(work, name);
+    thread.setDaemon(true);
+    thread.start();
+  }
+
+  /** The owner holds the other end; when it dies, however it dies, the pipe ends. */
+  private static void endWithOwner() {
+    try {
+      while (System.in.read() >= 0) {
+        continue;
+      }
+    } catch (IOException error) {
+      // A broken pipe says the same as a closed one.
+    }
+    start("impatience", Server::haltAfterPatience);
+    System.exit(0);
+  }
+
+  private static void haltAfterPatience() {
+    sleep(PATIENCE_MS);
+    Runtime.getRuntime().halt(0);
+  }
+
+  private static void announcePort() {
+    while (!SparkConnectService$.MODULE$.started()) {
+      sleep(POLL_MS);
+    }
+    System.out.println("PORT " + SparkConnectService$.MODULE$.localPort());
+    System.out.flush();
+  }
+
+  private static void sleep(long milliseconds) {
+    try {
+      Thread.sleep(milliseconds);
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+    }
+  }
+}

@@ -1,0 +1,139 @@
+"""Makes what a server says the same in every execution: times, identifiers, folders, names.
+
+Time in a workspace stands still between calls. It starts an hour after the newest commit of the fixture, and every
+call moves it on by a minute; commits that a call made are dated to the call. So history, time travel and the text
+agree, and none of it depends on when the episode is played.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import os
+import re
+import time
+from pathlib import Path
+
+_HOUR_S, _MINUTE_S, _DAY_S = 3600, 60, 86400
+
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_FILE_UUID = re.compile(rf"(?<=part-\d{{5}}-){_UUID}")
+_ANY_UUID = re.compile(_UUID)
+_MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)(\.\d+)?(Z|\+00:00)?")
+_DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b(?![ T]\d\d:)")
+_EPOCH_MS = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
+_EXPRESSION = re.compile(r"(?<=\w)#\d+L?|\bplan_id=\d+|\[id=#\d+\]")
+_DURATION = re.compile(r"(\b\w*(?:Ms|Time|Times|Duration)\b['\"]?\s*(?:->|=|:)\s*['\"]?)\d+(?!\d*-)")
+
+
+class Normaliser:
+    """What one workspace has seen of its server's clock and identifiers."""
+
+    def __init__(self, folder: Path, private: tuple[Path, ...] = ()) -> None:
+        """Start the clock after the commits that are in `folder`.
+
+        Args:
+            folder: The episode's folder.
+            private: Folders whose names the agent is not shown.
+        """
+        self._folder = folder
+        self._private = private
+        self._known = {path: entry.st_mtime_ns for path, entry in _commits(folder)}
+        newest = max(self._known.values(), default=0) // 10**9
+        self._start_s = newest + _HOUR_S
+        self._calls = 0
+        self._identifiers: dict[str, str] = {}
+        self._moments: dict[int, float] = {}
+        """Milliseconds of the server's clock -> seconds of the workspace's clock."""
+        self._opened_s = time.clock_gettime(time.CLOCK_REALTIME)
+
+    def begin_call(self) -> None:
+        """Move the clock on by a minute."""
+        self._calls += 1
+
+    def date_commits(self) -> None:
+        """Date the commits that the call made to the call, a second apart, in the order in which they were made."""
+        fresh = [(entry.st_mtime_ns, path) for path, entry in _commits(self._folder) if path not in self._known]
+        for number, (made_ns, path) in enumerate(sorted(fresh)):
+            moment = self._now_s + number
+            self._moments[made_ns // 10**6] = moment
+            self._known[path] = made_ns
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path, ns=(int(moment) * 10**9, int(moment) * 10**9))
+
+    def data(self, text: str) -> str:
+        """Return rows that the agent asked for, with the server's clock and folders replaced, and data left alone."""
+        for path, shown in ((self._folder, "dbfs:/workspace"), *((each, "dbfs:") for each in self._private)):
+            for prefix in ("file://", "file:", ""):
+                text = text.replace(f"{prefix}{path}", shown)
+        text = text.replace("spark_catalog", "workspace")
+        text = _FILE_UUID.sub(self._identifier, text)
+        text = _MOMENT.sub(self._replace_moment, text)
+        text = _EPOCH_MS.sub(self._replace_epoch, text)
+        return _DATE.sub(self._replace_date, text)
+
+    def report(self, text: str) -> str:
+        """Return what Spark says about tables, plans or errors, with identifiers and durations replaced as well."""
+        numbers: dict[str, str] = {}
+        counter = itertools.count(1)
+        text = _EXPRESSION.sub(lambda match: _renumber(match.group(), numbers, counter), self.data(text))
+        return _DURATION.sub(r"\g<1>0", _ANY_UUID.sub(self._identifier, text))
+
+    @property
+    def _now_s(self) -> int:
+        return self._start_s + self._calls * _MINUTE_S
+
+    def _identifier(self, match: re.Match[str]) -> str:
+        number = len(self._identifiers) + 1
+        return self._identifiers.setdefault(match.group(), f"00000000-0000-4000-8000-{number:012x}")
+
+    def _is_present(self, moment_s: float) -> bool:
+        """Say whether a time is of the server's clock and not of the data."""
+        return self._opened_s - _MINUTE_S <= moment_s <= self._opened_s + _DAY_S
+
+    def _workspace_time(self, moment_s: float) -> datetime.datetime:
+        found = self._moments.get(int(moment_s * 1000), self._now_s)
+        return datetime.datetime.fromtimestamp(found, tz=datetime.UTC)
+
+    def _replace_moment(self, match: re.Match[str]) -> str:
+        date, separator, clock, fraction, zone = match.groups(default="")
+        try:
+            moment = datetime.datetime.fromisoformat(f"{date}T{clock}{fraction[:7]}+00:00")
+        except ValueError:
+            return match.group()
+        if not self._is_present(moment.timestamp()):
+            return match.group()
+        return self._workspace_time(moment.timestamp()).strftime(f"%Y-%m-%d{separator}%H:%M:%S{zone}")
+
+    def _replace_epoch(self, match: re.Match[str]) -> str:
+        moment_s = int(match.group()) / 1000
+        if not self._is_present(moment_s):
+            return match.group()
+        return str(int(self._workspace_time(moment_s).timestamp() * 1000))
+
+    def _replace_date(self, match: re.Match[str]) -> str:
+        today = datetime.datetime.fromtimestamp(self._opened_s, tz=datetime.UTC).date()
+        if match.group() not in {today.isoformat(), (today + datetime.timedelta(days=1)).isoformat()}:
+            return match.group()
+        return self._workspace_time(0).date().isoformat()
+
+
+def _commits(folder: Path) -> list[tuple[str, os.stat_result]]:
+    """Return path and status of every commit file below `folder`."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        if parent.endswith("/_delta_log"):
+            folders.clear()
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    if name.endswith(".json") and name[:20].isdigit():
+                        path = os.path.join(parent, name)  # noqa: PTH118 - a walk over many names, after every call
+                        found.append((path, os.stat(path)))  # noqa: PTH116
+    return found
+
+
+def _renumber(found: str, numbers: dict[str, str], counter: itertools.count[int]) -> str:
+    if found not in numbers:
+        numbers[found] = re.sub(r"\d+", lambda _: str(next(counter)), found)
+    return numbers[found]

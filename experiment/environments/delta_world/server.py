@@ -1,0 +1,336 @@
+"""A Spark Connect server of our own: started confined, watched, stopped. Only ever ours.
+
+The server listens on the loopback interface at a port that the kernel chooses, ends when this process does, and sees
+the Java runtime, the jars and its own folder, nothing else of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from experiment.environments.delta_world import confine
+from experiment.environments.delta_world.jars import Jars
+from experiment.environments.delta_world.java import Java
+from experiment.errors import FaultError, UsageError
+from experiment.sealing.canonical import encode
+
+MAIN_CLASS = "world.Server"
+
+_CONFINE = Path(confine.__file__)
+_SYSTEM_PATHS = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/etc/ld.so.cache",
+    "/proc",
+    "/sys/devices/system/cpu",
+    "/sys/fs/cgroup",
+)
+_LOGIN_PATHS = ("/etc/passwd", "/etc/nsswitch.conf")
+"""Hadoop asks for the user's name; bubblewrap shows it a list of its own instead."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_START_PATIENCE_S = 180.0
+_STOP_PATIENCE_S = 8.0
+_LOG_TAIL = 2000
+
+_SETTINGS = {
+    "spark.app.name": "world",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.connect.session.manager.defaultSessionTimeout": "12h",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.sources.default": "delta",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # A fixture's commits are older than what they deleted may be kept by default; the tables say how long theirs are.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    # Every table is tiny and every plan is new: compiling, splitting and adapting plans costs more than it saves.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.files.openCostInBytes": "0",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+    "spark.sql.parquet.compression.codec": "uncompressed",
+    "spark.shuffle.compress": "false",
+    "spark.rdd.compress": "false",
+    "spark.broadcast.compress": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.commitStats.collect": "false",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    "spark.driver.maxResultSize": "64m",
+}
+
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %maxLen{%m}{500}%n%maxLen{%ex{8}}{2000}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How a server is run; nothing here changes what a statement answers."""
+
+    cores: int = 1
+    """Tasks that run at a time."""
+    heap_mib: int = 1024
+    short_lived: bool = False
+    """True compiles quickly and less well: better for a server that lives minutes."""
+    class_archive: Path | None = None
+    """A class-data archive of exactly this Java and these jars, read where the file exists."""
+    writes_archive: bool = False
+    """True writes `class_archive` when the server stops."""
+    allow_unconfined: bool = False
+    """True starts the server with all of the machine in its reach where the kernel cannot confine it."""
+
+
+def confinement() -> str:
+    """Name what a server would be confined by here: `bwrap+landlock`, `landlock`, `bwrap` or `none`."""
+    parts = [name for name, present in (("bwrap", _bwrap()), ("landlock", confine.landlock_version())) if present]
+    return "+".join(parts) or "none"
+
+
+def _bwrap() -> str | None:
+    """Return the path of bubblewrap where it is installed and may make namespaces."""
+    path = shutil.which("bwrap")
+    if path is None:
+        return None
+    probe = [path, "--unshare-all", "--ro-bind", "/", "/", "/bin/true"]
+    done = subprocess.run(probe, capture_output=True, check=False, timeout=30)
+    return path if done.returncode == 0 else None
+
+
+class Server:
+    """A running server; made by `start`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
+        self._process = process
+        self.port = port
+        self.folder = folder
+        """Where its episodes, scratch files and log are."""
+        self.broken = ""
+        """Why no more work may be given to it; empty while it is whole."""
+
+    @classmethod
+    def start(cls, java: Java, jars: Jars, folder: Path, options: ServerOptions | None = None) -> Server:
+        """Return a server that listens; `folder` is made, and holds all that it may write.
+
+        Raises:
+            UsageError: Nothing here can confine it.
+            FaultError: It did not start.
+        """
+        options = options or ServerOptions()
+        folder = folder.absolute()
+        for each in (folder, folder / "episodes", folder / "scratch"):
+            each.mkdir(parents=True, exist_ok=True)
+        (folder / "logging.properties").write_text(_LOGGING, encoding="ascii")
+        (folder / "passwd").write_text(f"spark:x:{os.getuid()}:{os.getgid()}::/:/bin/false\n", encoding="ascii")
+        command = _confined(_java_command(java, jars, folder, options), java, jars, folder, options)
+        with (folder / "server.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                cwd=folder,
+                env={"SPARK_LOCAL_IP": "127.0.0.1", "LANG": "C.UTF-8", "SPARK_USER": "spark"},
+            )
+        server = cls(process, 0, folder)
+        try:
+            server.port = server._await_port()
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    @property
+    def pid(self) -> int:
+        """Process id of the outermost process, which is the id of its session as well."""
+        return self._process.pid
+
+    def require_whole(self) -> None:
+        """Raise unless the server lives and nothing has broken it.
+
+        Raises:
+            FaultError: It ended, or a statement could not be stopped.
+        """
+        code = self._process.poll()
+        if code is not None:
+            self.broken = self.broken or f"the Spark server ended with code {code}"
+        if self.broken:
+            msg = f"{self.folder / 'server.log'}: {self.broken}"
+            raise FaultError(msg)
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the server and all its processes; 0 when it has ended."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        total = 0
+        for pid in _family(self.pid):
+            with contextlib.suppress(OSError):
+                total += int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
+        return total
+
+    def stop(self) -> None:
+        """Afterwards none of the server's processes runs; its folder stays."""
+        process = self._process
+        with contextlib.suppress(OSError):
+            if process.stdin:
+                process.stdin.close()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                # The outermost process leads its own session, so this reaches no one else.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_PATIENCE_S)
+                break
+        if process.stdout:
+            process.stdout.close()
+        self.broken = self.broken or "the Spark server was stopped"
+
+    def _await_port(self) -> int:
+        lines: queue.Queue[bytes] = queue.Queue()
+        stdout = self._process.stdout
+        threading.Thread(target=_drain, args=(stdout, lines), daemon=True, name="spark-server-output").start()
+        deadline = time.monotonic() + _START_PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                line = lines.get(timeout=0.5)
+            except queue.Empty:
+                line = b""
+            if match := re.fullmatch(rb"PORT (\d+)\s*", line):
+                return int(match.group(1))
+            if self._process.poll() is not None and lines.empty():
+                break
+        log = (self.folder / "server.log").read_bytes()[-_LOG_TAIL:].decode(errors="replace")
+        msg = f"{self.folder / 'server.log'}: the Spark server did not start: {log.strip()}"
+        raise FaultError(msg)
+
+
+def _drain(stream: IO[bytes] | None, lines: queue.Queue[bytes]) -> None:
+    """Keep reading, so that the server never waits for a reader."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in stream or ():
+            if lines.qsize() < 100:  # noqa: PLR2004 - what is printed after the port is read and dropped
+                lines.put(line)
+
+
+def _family(pid: int) -> list[int]:
+    """Return `pid` and the processes that descend from it."""
+    family = [pid]
+    for each in family:
+        for task in Path(f"/proc/{each}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                family += [int(child) for child in task.read_text(encoding="ascii").split()]
+    return family
+
+
+def _java_command(java: Java, jars: Jars, folder: Path, options: ServerOptions) -> list[str]:
+    scratch = folder / "scratch"
+    settings = {
+        **_SETTINGS,
+        "spark.master": f"local[{options.cores}]",
+        "spark.sql.warehouse.dir": (folder / "nowhere").as_uri(),
+        "spark.local.dir": str(scratch),
+    }
+    flags = [f"-Xmx{options.heap_mib}m", "-Xss4m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Xshare:auto"]
+    flags += ["-XX:ReservedCodeCacheSize=256m", "-XX:-UsePerfData"]
+    if options.short_lived:
+        flags.append("-XX:TieredStopAtLevel=1")
+    archive = options.class_archive
+    if archive and options.writes_archive:
+        flags.append(f"-XX:ArchiveClassesAtExit={archive}")
+    elif archive and archive.is_file():
+        flags.append(f"-XX:SharedArchiveFile={archive}")
+    flags += [f"-Djava.io.tmpdir={scratch}", "-Duser.timezone=UTC", "-Duser.language=en", f"-Duser.home={scratch}"]
+    flags += [f"-Dlog4j2.configurationFile={folder / 'logging.properties'}", "-Djava.security.egd=file:/dev/urandom"]
+    flags += ["-Dio.netty.tryReflectionSetAccessible=true", "--enable-native-access=ALL-UNNAMED"]
+    opened = ("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util")
+    opened += ("java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.util.calendar")
+    flags += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in (*opened, "sun.security.action")]
+    properties = [f"-D{key}={value}" for key, value in settings.items()]
+    return [str(java.executable), *flags, *properties, "-cp", jars.joined, MAIN_CLASS]
+
+
+def _confined(command: Sequence[str], java: Java, jars: Jars, folder: Path, options: ServerOptions) -> list[str]:
+    """Wrap a command so that it sees system libraries, Java, jars and its folder, and connects nowhere."""
+    bwrap, landlock = _bwrap(), confine.landlock_version()
+    if not bwrap and not landlock:
+        if not options.allow_unconfined:
+            msg = "neither bubblewrap nor Landlock is there to confine the Spark server"
+            raise UsageError(msg, remedy="Install bubblewrap, or use Linux 5.13 or newer.")
+        return list(command)
+    seen = sorted({*_whole(java.home), *(str(path.parent) for path in jars.class_path)})
+    if options.class_archive:
+        seen.append(str(options.class_archive.parent))
+    writes = [
+        str(folder),
+        *([str(options.class_archive.parent)] if options.writes_archive and options.class_archive else []),
+    ]
+    wrapped = list(command)
+    if bwrap:
+        wrapped = [bwrap, *_bwrap_flags(seen, writes, folder), *wrapped]
+    if landlock:
+        policy = {
+            "read": [*_SYSTEM_PATHS, *_LOGIN_PATHS, *seen],
+            "write": [*_DEVICES, *writes],
+            "bind": [0],
+            "files": not bwrap,
+        }
+        wrapped = [sys.executable, "-I", "-S", str(_CONFINE), encode(policy).decode(), *wrapped]
+    return wrapped
+
+
+def _whole(home: Path) -> set[str]:
+    """Return the folder of a Java runtime and where links in it lead; distributions keep its settings elsewhere."""
+    links = (path.resolve() for path in home.rglob("*") if path.is_symlink())
+    return {str(home), *(str(path) for path in links if path.exists() and not path.is_relative_to(home))}
+
+
+def _bwrap_flags(seen: Sequence[str], writes: Sequence[str], folder: Path) -> list[str]:
+    flags = ["--unshare-all", "--share-net", "--die-with-parent", "--cap-drop", "ALL"]
+    flags += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - a private one
+    for name in ("/lib", "/lib64", "/bin"):
+        flags += ["--symlink", f"usr{name}", name] if Path(name).is_symlink() else ["--ro-bind-try", name, name]
+    flags += [
+        "--ro-bind-try",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.cache",
+        "--ro-bind",
+        str(folder / "passwd"),
+        "/etc/passwd",
+    ]
+    for path in seen:
+        flags += ["--ro-bind", path, path]
+    for path in writes:
+        flags += ["--bind", path, path]
+    return flags
