@@ -1,0 +1,187 @@
+"""Freezing: a table that was written twice, at other times under other identifiers, becomes the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from experiment.environments.delta_world.fixtures import Fixtures, check_table
+from experiment.environments.delta_world.freeze import freeze_table
+from experiment.environments.delta_world.moments import commit_moment
+from experiment.environments.delta_world.replay import LOG, replay
+from experiment.environments.delta_world.rows import count_rows, read_rows
+from experiment.environments.delta_world.tables import Column, FixtureTable, Ledger
+from experiment.environments.delta_world.task import Layout, lay_out
+from experiment.environments.delta_world.workspace import Shown, Table
+from experiment.errors import FaultError
+from tests.doubles.delta_tables import FolderWorkspace, TableWriter, write_fixture, write_json
+
+
+def make_table() -> FixtureTable:
+    ledger = Ledger("t", (Column("id", "integer"), Column("name", "string")))
+    ledger.insert([(1, "a"), (2, "b")])
+    ledger.insert([(3, "c")])
+    ledger.delete("name", "b")
+    return ledger.close()
+
+
+def write_as_spark(folder: Path, letter: str, moment: int) -> None:
+    """Write the table with identifiers, times, durations, checksums and a checkpoint of their own."""
+    writer = TableWriter(folder)
+    writer.create(make_table())
+    names = {
+        path.name: f"part-{number:05d}-{letter * 8}-{letter * 4}-{letter * 4}-{letter * 4}-{number:012d}-c000.parquet"
+        for number, path in enumerate(sorted(folder.glob("*.parquet")))
+    }
+    for old, new in names.items():
+        (folder / old).rename(folder / new)
+        (folder / f".{new}.crc").write_bytes(letter.encode())
+    for version, path in enumerate(sorted((folder / LOG).glob("*.json"))):
+        text = path.read_text()
+        for old, new in names.items():
+            text = text.replace(old, new)
+        lines = [json.loads(line) for line in text.splitlines()]
+        for line in lines:
+            for body in line.values():
+                body.update({"modificationTime": moment + version} if "size" in body else {})
+            if "commitInfo" in line:
+                metrics = {"executionTimeMs": str(moment % 997), "numOutputRows": "3"}
+                line["commitInfo"].update(timestamp=moment + version, operationMetrics=metrics)
+        path.write_text("".join(write_json(line) + "\n" for line in lines))
+        checksum = write_json({"txnId": names[min(names)][11:47], "inCommitTimestamp": None, "numFiles": 1})
+        (folder / LOG / f"{version:020d}.crc").write_text(checksum)
+    (folder / LOG / f"{2:020d}.checkpoint.parquet").write_bytes(letter.encode())
+    (folder / LOG / "_last_checkpoint").write_text("{}")
+    (folder / LOG / "_staged_commits").mkdir()
+
+
+def digest(folder: Path) -> dict[str, tuple[int, str]]:
+    """Digest and time of every file and folder."""
+    return {
+        path.relative_to(folder).as_posix(): (
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+        )
+        for path in folder.rglob("*")
+    }
+
+
+def test_two_writings_become_the_same_bytes_with_the_same_times(tmp_path: Path) -> None:
+    for name, letter, moment in (("one", "a", 1_700_000_000_000), ("two", "b", 1_800_000_000_123)):
+        write_as_spark(tmp_path / name, letter, moment)
+    assert digest(tmp_path / "one") != digest(tmp_path / "two")
+    for name in ("one", "two"):
+        freeze_table(tmp_path / name, "same")
+    assert digest(tmp_path / "one") == digest(tmp_path / "two")
+
+
+def test_frozen_table_has_its_rows_and_the_fixed_moments(tmp_path: Path) -> None:
+    write_as_spark(tmp_path / "t", "c", 1_700_000_000_000)
+    freeze_table(tmp_path / "t", "name")
+    check_table(tmp_path / "t", make_table())
+    log = replay(tmp_path / "t")
+    assert log is not None
+    assert count_rows(read_rows(tmp_path / "t", log)).total() == 2
+    for version in range(4):
+        path = tmp_path / "t" / LOG / f"{version:020d}.json"
+        moment = round(commit_moment(version).timestamp())
+        assert path.stat().st_mtime == moment
+        info = json.loads(path.read_text().splitlines()[0])["commitInfo"]
+        assert info["timestamp"] == moment * 1000
+        assert info["operationMetrics"] == {"executionTimeMs": "120", "numOutputRows": "3"}
+
+
+def test_another_table_gets_other_identifiers(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_as_spark(tmp_path / name, "a", 1_700_000_000_000)
+        freeze_table(tmp_path / name, name)
+    names = [{path.name for path in (tmp_path / name).glob("*.parquet")} for name in ("one", "two")]
+    assert not names[0] & names[1]
+
+
+def test_check_finds_a_version_that_holds_other_rows(tmp_path: Path) -> None:
+    table = make_table()
+    TableWriter(tmp_path / "t").create(table)
+    check_table(tmp_path / "t", table)
+    TableWriter(tmp_path / "t").append([(9, "z")])
+    with pytest.raises(FaultError, match="last version"):
+        check_table(tmp_path / "t", table)
+    other = Ledger("t", table.columns)
+    other.insert([(1, "a"), (2, "b")])
+    other.insert([(3, "other")])
+    other.delete("name", "b")
+    TableWriter(tmp_path / "o").create(other.close())
+    with pytest.raises(FaultError, match="version 2 has other rows"):
+        check_table(tmp_path / "o", table)
+
+
+class LayingWorkspace(FolderWorkspace):
+    """Makes the tables when the first of its statements arrives."""
+
+    layout: Layout
+    fails_at = ""
+
+    def sql(self, statement: str) -> Shown:
+        """Lay the tables out, or refuse the statement that is to fail."""
+        if self.fails_at and self.fails_at in statement:
+            return Shown("[SOME_ERROR] no", is_error=True)
+        if not self.statements:
+            write_fixture(self.folder / "build", self.layout)
+        return super().sql(statement)
+
+
+class LayingWorkspaces:
+    """Opens laying workspaces."""
+
+    def __init__(self, root: Path, layout: Layout, fails_at: str = "") -> None:
+        self.root, self.layout, self.fails_at = root, layout, fails_at
+        self.opened: list[LayingWorkspace] = []
+
+    def open(self, fixture: Path, tables: tuple[Table, ...], key: str) -> LayingWorkspace:
+        """Open an empty folder."""
+        folder = self.root / f"{key}-{len(self.opened)}"
+        folder.mkdir(parents=True)
+        self.opened.append(LayingWorkspace(folder, tables, key))
+        self.opened[-1].layout, self.opened[-1].fails_at = self.layout, self.fails_at
+        return self.opened[-1]
+
+
+def test_fixture_is_built_once_and_found_again(tmp_path: Path) -> None:
+    layout = lay_out("upsert", "standard", 0)
+    workspaces = LayingWorkspaces(tmp_path / "server", layout)
+    fixtures = Fixtures(tmp_path / "cache", workspaces)
+    folder = fixtures.ensure(layout)
+    assert Fixtures(tmp_path / "cache", workspaces).ensure(layout) == folder
+    assert len(workspaces.opened) == 1
+    assert workspaces.opened[0].closed == 1
+    statements = [commit.statement for table in layout.tables for commit in table.commits]
+    assert len(workspaces.opened[0].statements) == 1 + len(statements)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(table.folder for table in layout.tables)
+    assert [path.name for path in (tmp_path / "cache").iterdir() if not path.name.endswith(".lock")] == [folder.name]
+
+
+def test_failed_statement_leaves_no_fixture(tmp_path: Path) -> None:
+    layout = lay_out("upsert", "standard", 0)
+    workspaces = LayingWorkspaces(tmp_path / "server", layout, fails_at="INSERT INTO workspace.build.updates")
+    with pytest.raises(FaultError, match="SOME_ERROR"):
+        Fixtures(tmp_path / "cache", workspaces).ensure(layout)
+    assert [path for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
+    assert workspaces.opened[0].closed == 1
+
+
+def test_table_that_is_not_found_is_a_fault(tmp_path: Path) -> None:
+    layout = lay_out("upsert", "standard", 0)
+    workspaces = LayingWorkspaces(tmp_path / "server", lay_out("unclustered", "standard", 0))
+    with pytest.raises(FaultError, match="0 folders"):
+        Fixtures(tmp_path / "cache", workspaces).ensure(layout)
+
+
+def test_time_of_a_copied_fixture_can_be_kept(tmp_path: Path) -> None:
+    write_as_spark(tmp_path / "t", "c", 1_700_000_000_000)
+    freeze_table(tmp_path / "t", "name")
+    times = {os.stat(path).st_mtime for path in (tmp_path / "t").rglob("*.parquet")}
+    assert times <= {commit_moment(version).timestamp() for version in range(4)}
