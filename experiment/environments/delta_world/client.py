@@ -36,8 +36,9 @@ T = TypeVar("T")
 _CATALOG = "spark.sql.catalog.workspace"
 _LOST = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNIMPLEMENTED", "DATA_LOSS"})
 _SESSION_LOST = ("INVALID_HANDLE.SESSION", "INVALID_HANDLE.OPERATION")
+_QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
+"""Statements that start so show data; others show what Spark says about tables."""
 _POLL_S = 0.05
-_OPEN_PATIENCE_S = 120.0
 
 
 class SparkWorkspaces:
@@ -83,11 +84,12 @@ class SparkWorkspace:
         with self._lock:
             self._require_open()
             self._clock.begin_call()
-            shown = self._run(lambda: self._execute(statement))
+            done = self._run(lambda: self._execute(statement), self._limits.statement_seconds)
             self._clock.date_commits()
-            is_query = not shown.is_error and first_word(statement) in {"SELECT", "WITH", "VALUES", "TABLE", "FROM"}
-            text = self._clock.data(shown.text) if is_query else self._clock.report(shown.text)
-            return Shown(bound(text, self._limits), is_error=shown.is_error)
+            if isinstance(done, str):
+                return Shown(bound(self._clock.report(done), self._limits), is_error=True)
+            clean = self._clock.data if first_word(statement) in _QUERIES else self._clock.report
+            return Shown(bound(format_table(done, self._limits, clean), self._limits), is_error=False)
 
     def python(self, code: str) -> Shown:
         """Run Python in a sandbox; see `workspace.Workspace`."""
@@ -123,7 +125,7 @@ class SparkWorkspace:
             f"{_CATALOG}.tables": ";".join(f"{table.name}={table.folder}" for table in self._tables),
             "spark.sql.defaultCatalog": "workspace",
         }
-        session = _new_session(self._server.port)
+        session = _new_session(self._server)
         try:
             session.conf._set_all(settings, silent=False)
         except Exception as error:
@@ -139,40 +141,39 @@ class SparkWorkspace:
             msg = f"{self.folder}: the workspace is closed"
             raise FaultError(msg)
 
-    def _execute(self, statement: str) -> Shown:
-        """Run a statement and fetch at most one row more than is shown."""
+    def _execute(self, statement: str) -> pyarrow.Table | str:
+        """Run a statement; return at most one row more than is shown, or what went wrong."""
         try:
             if first_word(statement) == "SELECT":
                 # A query is not sent ahead as a command: that would parse and analyse it twice.
                 frame = _query(self._session, statement)
             else:
                 frame = self._session.sql(statement)
-            table = frame.limit(self._limits.rows + 1)._to_table()[0]
+            return frame.limit(self._limits.rows + 1)._to_table()[0]
         except Exception as error:  # noqa: BLE001 - whatever Spark says about the statement is the agent's to read
             self._raise_if_lost(error)
-            return Shown(format_error(error), is_error=True)
-        return Shown(format_table(table, self._limits), is_error=False)
+            return format_error(error)
 
-    def _run(self, work: Callable[[], Shown]) -> Shown:
+    def _run(self, work: Callable[[], T], seconds: float) -> T | str:
         """Do `work` within the time limit; afterwards it has ended, on the server too.
 
         Raises:
             FaultError: It could not be ended, or the server broke.
         """
-        done: list[Shown | BaseException] = []
+        done: list[T | BaseException] = []
         thread = threading.Thread(target=_collect, args=(work, done), daemon=True, name="statement")
         thread.start()
-        thread.join(self._limits.statement_seconds)
+        thread.join(seconds)
         is_late = thread.is_alive()
         if is_late:
             self._interrupt(thread)
         self._server.require_whole()
-        if isinstance(done[0], BaseException):
-            raise done[0]
-        if is_late and done[0].is_error:
-            seconds = self._limits.statement_seconds
-            return Shown(f"The statement was cancelled: it ran longer than {seconds:g} seconds.", is_error=True)
-        return done[0]
+        outcome = done[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if is_late and isinstance(outcome, str):
+            return f"The statement was cancelled: it ran longer than {seconds:g} seconds."
+        return outcome
 
     def _interrupt(self, thread: threading.Thread) -> None:
         """Stop the session's statements; one that does not end breaks the server, because it could still commit."""
@@ -217,7 +218,7 @@ def _collect(work: Callable[[], T], done: list[T | BaseException]) -> None:
         done.append(error)
 
 
-def _new_session(port: int) -> Any:
+def _new_session(server: Server) -> Any:
     try:
         with warnings.catch_warnings():
             # pyspark warns about pandas, which nothing here uses.
@@ -226,8 +227,9 @@ def _new_session(port: int) -> Any:
     except ImportError as error:
         msg = f"pyspark's client cannot be loaded: {error}"
         raise UsageError(msg, remedy=PYSPARK_REMEDY) from error
-    logging.getLogger("pyspark.sql.connect.logging").setLevel(logging.CRITICAL)
-    session = SparkSession(connection=f"sc://127.0.0.1:{port}/;user_id=agent")
+    for name in ("pyspark.sql.connect.logging", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    session = SparkSession(connection=f"sc://127.0.0.1:{server.port}/;user_id=agent;x-owner={server.secret}")
     session.client.set_retry_policies([])
     return session
 

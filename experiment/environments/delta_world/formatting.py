@@ -29,17 +29,21 @@ class Limits:
     """How long a statement may take to stop after its limit; later the server counts as broken."""
 
 
-def format_table(table: pyarrow.Table, limits: Limits) -> str:
+def format_table(table: pyarrow.Table, limits: Limits, clean: Callable[[str], str]) -> str:
     """Return the first rows as text: a line of names, a line per row, a line that counts them.
 
     Args:
         table: At most one row more than `limits.rows`, so that "more" is known without counting.
         limits: The bounds.
+        clean: Applied to every value before it is cut.
     """
     if not table.column_names:
         return "OK"
     shown = table.slice(0, limits.rows)
-    columns = [[_cell(value, limits) for value in column.to_pylist()] for column in shown.columns]
+    if shown.num_rows == 1 and shown.num_columns == 1 and "\n" in (only := _text(shown.column(0)[0].as_py())):
+        # A text with lines of its own, such as a plan, is not squeezed into one.
+        return f"{table.column_names[0]}\n{clean(only).rstrip()}"
+    columns = [[_cell(clean(_text(value)), limits) for value in column.to_pylist()] for column in shown.columns]
     lines = [" | ".join(table.column_names), *(" | ".join(row) for row in zip(*columns, strict=True))]
     if table.num_rows > limits.rows:
         lines.append(f"(first {limits.rows} rows; there are more)")
@@ -52,6 +56,9 @@ def format_error(error: Exception) -> str:
     """Return the class and message as Spark says them, without the stack, the plan and the place in Spark's code."""
     text = _STACK.sub("", str(error))
     text = _PLAN.sub("", text)
+    refusal = text.find("[INSUFFICIENT_PERMISSIONS]")
+    if refusal >= 0:
+        return text[refusal:].strip()
     return f"{type(error).__name__}: {text.strip()}"
 
 
@@ -61,8 +68,8 @@ def bound(text: str, limits: Limits) -> str:
     return text if left <= 0 else f"{text[: limits.text_chars]}\n… ({left} more characters)"
 
 
-def _cell(value: object, limits: Limits) -> str:
-    text = _text(value).replace("\n", "\\n")
+def _cell(text: str, limits: Limits) -> str:
+    text = text.replace("\n", "\\n")
     return text if len(text) <= limits.cell_chars else f"{text[: limits.cell_chars]}…"
 
 

@@ -7,6 +7,7 @@ agree, and none of it depends on when the episode is played.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import datetime
 import itertools
@@ -23,7 +24,7 @@ _ANY_UUID = re.compile(_UUID)
 _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)(\.\d+)?(Z|\+00:00)?")
 _DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b(?![ T]\d\d:)")
 _EPOCH_MS = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
-_EXPRESSION = re.compile(r"(?<=\w)#\d+L?|\bplan_id=\d+|\[id=#\d+\]")
+_EXPRESSION = re.compile(r"(?<=\w)#\d+(?=L?)|\bplan_id=\d+|\[id=#\d+\]")
 _DURATION = re.compile(r"(\b\w*(?:Ms|Time|Times|Duration)\b['\"]?\s*(?:->|=|:)\s*['\"]?)\d+(?!\d*-)")
 
 
@@ -42,7 +43,10 @@ class Normaliser:
         self._known = {path: entry.st_mtime_ns for path, entry in _commits(folder)}
         newest = max(self._known.values(), default=0) // 10**9
         self._start_s = newest + _HOUR_S
-        self._calls = 0
+        self._kept = {os.path.dirname(path) for path in self._known}  # noqa: PTH120
+        """Logs of the fixture, whose tables keep old commits for ever."""
+        self._begun: list[float] = []
+        """When each call began, by the server's clock."""
         self._identifiers: dict[str, str] = {}
         self._moments: dict[int, float] = {}
         """Milliseconds of the server's clock -> seconds of the workspace's clock."""
@@ -50,16 +54,22 @@ class Normaliser:
 
     def begin_call(self) -> None:
         """Move the clock on by a minute."""
-        self._calls += 1
+        self._begun.append(time.clock_gettime(time.CLOCK_REALTIME))
 
     def date_commits(self) -> None:
-        """Date the commits that the call made to the call, a second apart, in the order in which they were made."""
+        """Date the commits that the call made to the call, a second apart, in the order in which they were made.
+
+        Tables that the agent made keep their files' times, which are only shown as if: Delta would take commits of so
+        long ago for expired.
+        """
         fresh = [(entry.st_mtime_ns, path) for path, entry in _commits(self._folder) if path not in self._known]
         for number, (made_ns, path) in enumerate(sorted(fresh)):
             moment = self._now_s + number
             self._moments[made_ns // 10**6] = moment
             self._known[path] = made_ns
             with contextlib.suppress(FileNotFoundError):
+                if os.path.dirname(path) not in self._kept:  # noqa: PTH120
+                    continue
                 os.utime(path, ns=(int(moment) * 10**9, int(moment) * 10**9))
 
     def data(self, text: str) -> str:
@@ -73,16 +83,19 @@ class Normaliser:
         text = _EPOCH_MS.sub(self._replace_epoch, text)
         return _DATE.sub(self._replace_date, text)
 
+    def printed(self, text: str) -> str:
+        """Return what a program printed, with identifiers and durations replaced as well."""
+        return _DURATION.sub(r"\g<1>0", _ANY_UUID.sub(self._identifier, self.data(text)))
+
     def report(self, text: str) -> str:
-        """Return what Spark says about tables, plans or errors, with identifiers and durations replaced as well."""
+        """Return what Spark says about tables, plans or errors, with numbers of expressions replaced as well."""
         numbers: dict[str, str] = {}
         counter = itertools.count(1)
-        text = _EXPRESSION.sub(lambda match: _renumber(match.group(), numbers, counter), self.data(text))
-        return _DURATION.sub(r"\g<1>0", _ANY_UUID.sub(self._identifier, text))
+        return _EXPRESSION.sub(lambda match: _renumber(match.group(), numbers, counter), self.printed(text))
 
     @property
     def _now_s(self) -> int:
-        return self._start_s + self._calls * _MINUTE_S
+        return self._start_s + len(self._begun) * _MINUTE_S
 
     def _identifier(self, match: re.Match[str]) -> str:
         number = len(self._identifiers) + 1
@@ -93,7 +106,9 @@ class Normaliser:
         return self._opened_s - _MINUTE_S <= moment_s <= self._opened_s + _DAY_S
 
     def _workspace_time(self, moment_s: float) -> datetime.datetime:
-        found = self._moments.get(int(moment_s * 1000), self._now_s)
+        """Return when it was: the time of the commit, else of the call in which it was."""
+        call = max(1, bisect.bisect_right(self._begun, moment_s))
+        found = self._moments.get(round(moment_s * 1000), self._start_s + call * _MINUTE_S)
         return datetime.datetime.fromtimestamp(found, tz=datetime.UTC)
 
     def _replace_moment(self, match: re.Match[str]) -> str:
@@ -116,7 +131,7 @@ class Normaliser:
         today = datetime.datetime.fromtimestamp(self._opened_s, tz=datetime.UTC).date()
         if match.group() not in {today.isoformat(), (today + datetime.timedelta(days=1)).isoformat()}:
             return match.group()
-        return self._workspace_time(0).date().isoformat()
+        return datetime.datetime.fromtimestamp(self._now_s, tz=datetime.UTC).date().isoformat()
 
 
 def _commits(folder: Path) -> list[tuple[str, os.stat_result]]:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import queue
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -55,7 +56,8 @@ _SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
     "spark.connect.session.manager.defaultSessionTimeout": "12h",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,world.Guard",
+    "spark.connect.grpc.interceptor.classes": "world.Gate",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.sources.default": "delta",
@@ -114,11 +116,11 @@ class ServerOptions:
 
 def confinement() -> str:
     """Name what a server would be confined by here: `bwrap+landlock`, `landlock`, `bwrap` or `none`."""
-    parts = [name for name, present in (("bwrap", _bwrap()), ("landlock", confine.landlock_version())) if present]
+    parts = [name for name, present in (("bwrap", find_bwrap()), ("landlock", confine.landlock_version())) if present]
     return "+".join(parts) or "none"
 
 
-def _bwrap() -> str | None:
+def find_bwrap() -> str | None:
     """Return the path of bubblewrap where it is installed and may make namespaces."""
     path = shutil.which("bwrap")
     if path is None:
@@ -131,9 +133,11 @@ def _bwrap() -> str | None:
 class Server:
     """A running server; made by `start`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path, secret: str) -> None:
         self._process = process
         self.port = port
+        self.secret = secret
+        """What tells its owner from the agent; goes with every request of the owner."""
         self.folder = folder
         """Where its episodes, scratch files and log are."""
         self.broken = ""
@@ -154,6 +158,7 @@ class Server:
         (folder / "logging.properties").write_text(_LOGGING, encoding="ascii")
         (folder / "passwd").write_text(f"spark:x:{os.getuid()}:{os.getgid()}::/:/bin/false\n", encoding="ascii")
         command = _confined(_java_command(java, jars, folder, options), java, jars, folder, options)
+        secret = secrets.token_hex(16)
         with (folder / "server.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -162,9 +167,9 @@ class Server:
                 stderr=log,
                 start_new_session=True,
                 cwd=folder,
-                env={"SPARK_LOCAL_IP": "127.0.0.1", "LANG": "C.UTF-8", "SPARK_USER": "spark"},
+                env={"SPARK_LOCAL_IP": "127.0.0.1", "LANG": "C.UTF-8", "SPARK_USER": "spark", "WORLD_OWNER": secret},
             )
-        server = cls(process, 0, folder)
+        server = cls(process, 0, folder, secret)
         try:
             server.port = server._await_port()
         except BaseException:
@@ -283,7 +288,7 @@ def _java_command(java: Java, jars: Jars, folder: Path, options: ServerOptions) 
 
 def _confined(command: Sequence[str], java: Java, jars: Jars, folder: Path, options: ServerOptions) -> list[str]:
     """Wrap a command so that it sees system libraries, Java, jars and its folder, and connects nowhere."""
-    bwrap, landlock = _bwrap(), confine.landlock_version()
+    bwrap, landlock = find_bwrap(), confine.landlock_version()
     if not bwrap and not landlock:
         if not options.allow_unconfined:
             msg = "neither bubblewrap nor Landlock is there to confine the Spark server"
