@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from experiment.environments.delta_world.formatting import Limits, bound, format_error, format_table
 from experiment.environments.delta_world.jars import PYSPARK_REMEDY
 from experiment.environments.delta_world.normalising import Normaliser
+from experiment.environments.delta_world.sandbox import Cell, Sandbox
 from experiment.environments.delta_world.server import Server
 from experiment.environments.delta_world.statements import check_statement, first_word
 from experiment.environments.delta_world.workspace import Shown, Table
@@ -47,6 +48,27 @@ class SparkWorkspaces:
     def __init__(self, server: Server, limits: Limits | None = None) -> None:
         self._server = server
         self._limits = limits or Limits()
+        self._sandbox: Sandbox | None = None
+        self._lock = threading.Lock()
+
+    def sandbox(self) -> Sandbox:
+        """Return the sandbox for Python, started at its first use.
+
+        Raises:
+            UsageError: This machine cannot confine it.
+            FaultError: It did not start.
+        """
+        with self._lock:
+            if self._sandbox is None:
+                self._sandbox = Sandbox.start(self._server.port, self._server.folder / "sandbox.log")
+            return self._sandbox
+
+    def close(self) -> None:
+        """Stop the sandbox; the server is its owner's to stop."""
+        with self._lock:
+            if self._sandbox is not None:
+                self._sandbox.stop()
+            self._sandbox = None
 
     def open(self, fixture: Path, tables: Sequence[Table], key: str) -> SparkWorkspace:
         """Copy `fixture`, times included, and register its tables without running a statement.
@@ -58,7 +80,7 @@ class SparkWorkspaces:
         folder = self._server.folder / "episodes" / f"{_plain(key)}-{secrets.token_hex(4)}"
         shutil.copytree(fixture, folder, copy_function=shutil.copy2)
         try:
-            return SparkWorkspace(self._server, folder, tables, self._limits)
+            return SparkWorkspace(self._server, folder, tables, self._limits, self.sandbox)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -67,8 +89,11 @@ class SparkWorkspaces:
 class SparkWorkspace:
     """One rollout's private tables; made by `SparkWorkspaces.open`."""
 
-    def __init__(self, server: Server, folder: Path, tables: Sequence[Table], limits: Limits) -> None:
+    def __init__(
+        self, server: Server, folder: Path, tables: Sequence[Table], limits: Limits, sandbox: Callable[[], Sandbox]
+    ) -> None:
         self.folder = folder
+        self._sandbox = sandbox
         self._server = server
         self._tables = tuple(tables)
         self._limits = limits
@@ -93,7 +118,22 @@ class SparkWorkspace:
 
     def python(self, code: str) -> Shown:
         """Run Python in a sandbox; see `workspace.Workspace`."""
-        raise NotImplementedError
+        with self._lock:
+            self._require_open()
+            self._clock.begin_call()
+            seconds = self._limits.statement_seconds
+            cell = Cell(code, self._session.session_id, seconds, output_bytes=4 * self._limits.text_chars)
+            ran = self._sandbox().run(cell)
+            # Code may end, or be ended, while a statement that it sent still runs.
+            self._settle(lambda: True)
+            self._server.require_whole()
+            self._clock.date_commits()
+            text = bound(self._clock.printed(ran.output).rstrip("\n"), self._limits)
+            if ran.was_stopped == "time":
+                text = f"{text}\nThe code was stopped: it ran longer than {seconds:g} seconds.".lstrip()
+            elif ran.was_stopped:
+                text = f"{text}\nThe code was stopped: it printed too much."
+            return Shown(text or "OK", is_error=ran.has_failed)
 
     def read(self, table: str) -> pyarrow.Table | None:
         """Return the table's present rows in a fresh session; None where it is gone or cannot be read."""
@@ -166,7 +206,7 @@ class SparkWorkspace:
         thread.join(seconds)
         is_late = thread.is_alive()
         if is_late:
-            self._interrupt(thread)
+            self._settle(lambda: not thread.is_alive())
         self._server.require_whole()
         outcome = done[0]
         if isinstance(outcome, BaseException):
@@ -175,28 +215,27 @@ class SparkWorkspace:
             return f"The statement was cancelled: it ran longer than {seconds:g} seconds."
         return outcome
 
-    def _interrupt(self, thread: threading.Thread) -> None:
+    def _settle(self, has_ended: Callable[[], bool]) -> None:
         """Stop the session's statements; one that does not end breaks the server, because it could still commit."""
         deadline = time.monotonic() + self._limits.stop_seconds
-        while thread.is_alive() and time.monotonic() < deadline:
+        while not has_ended() or self._is_busy():
+            if time.monotonic() > deadline or not self._server.is_alive():
+                self._server.broken = f"a statement of {self.folder.name} did not stop; the server has to be restarted"
+                return
             with contextlib.suppress(Exception):
                 self._session.interruptAll()
-            thread.join(1.0)
-        while not thread.is_alive() and self._is_busy():
-            if time.monotonic() > deadline:
-                break
             time.sleep(_POLL_S)
-        else:
-            if not thread.is_alive():
-                return
-        self._server.broken = f"a statement of {self.folder.name} did not stop; the server has to be started again"
 
     def _is_busy(self) -> bool:
         """Say whether the server still works on something of this session."""
         from pyspark.sql.connect.proto import base_pb2
 
         state = base_pb2.GetStatusResponse.OperationStatus.OperationState
-        statuses = self._session.client._get_operation_statuses().operation_statuses
+        try:
+            statuses = self._session.client._get_operation_statuses().operation_statuses
+        except Exception as error:  # noqa: BLE001 - whatever it is, the server does not say that it has ended
+            self._raise_if_lost(error)
+            return True
         busy = (state.OPERATION_STATE_RUNNING, state.OPERATION_STATE_TERMINATING)
         return any(status.state in busy for status in statuses)
 

@@ -5,13 +5,18 @@ descriptors, one for what the code prints and one for the exit code. Each call h
 the other end of that second descriptor closes, and the code itself, which may start nothing.
 """
 
+# What runs here is the agent's: it is executed, printed, and may raise anything. pyspark is untyped.
+# ruff: noqa: ANN401, BLE001, N802, PLC0415, S102, S307, SLF001, T201
+
 from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import importlib.util
 import json
 import linecache
+import logging
 import os
 import resource
 import select
@@ -60,13 +65,13 @@ def _load_confine() -> ModuleType:
 
 def _load_client() -> Any:
     warnings.simplefilter("ignore")
-    import pyspark.sql.functions
-    import pyspark.sql.types
+    # Spark's client logs every failed statement with its stack.
+    logging.disable(logging.CRITICAL)
+    # Imported by the first use of a session, which should not be paid for in every call.
+    for name in ("pyspark.sql.functions", "pyspark.sql.types", "pyspark.sql.connect.functions"):
+        importlib.import_module(name)
     from pyspark.sql.connect import session
 
-    # Imported by the first use of a session, which should not be paid for in every call.
-    for name in ("pyspark.sql.connect.functions", "pyspark.sql.connect.proto", "pyspark.errors.exceptions.connect"):
-        importlib.import_module(name)
     return session
 
 
@@ -122,10 +127,8 @@ def _become_cell(call: dict[str, Any], output: int, *, client: Any, confine: Mod
 
 
 def _limit(call: dict[str, Any]) -> None:
-    page = resource.getpagesize()
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * page if Path("/proc/self/statm").exists() else 4 << 30
     limits = {
-        resource.RLIMIT_AS: held + int(call["memory_mib"]) * 2**20,
+        resource.RLIMIT_DATA: int(call["memory_mib"]) * 2**20,
         resource.RLIMIT_CPU: int(call["seconds"]) + 1,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NOFILE: 256,
@@ -181,7 +184,8 @@ def _show(error: BaseException) -> None:
         print(f"line {frame.lineno}: {(frame.line or '').strip()}")
     if isinstance(error, SyntaxError):
         print(f"line {error.lineno}: {(error.text or '').strip()}")
-    print(f"{type(error).__name__}: {error}")
+    message = str(error).partition("\n\nJVM stacktrace")[0]
+    print(f"{type(error).__name__}: {message}")
 
 
 if __name__ == "__main__":

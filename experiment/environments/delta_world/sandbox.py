@@ -46,7 +46,8 @@ class Cell:
     """Id of the Spark session that `spark` is attached to."""
     seconds: float
     output_bytes: int
-    memory_mib: int = 512
+    memory_mib: int = 1024
+    """All that the process may hold, Spark's client included."""
 
 
 @dataclass(frozen=True, slots=True)

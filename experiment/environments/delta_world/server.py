@@ -182,6 +182,10 @@ class Server:
         """Process id of the outermost process, which is the id of its session as well."""
         return self._process.pid
 
+    def is_alive(self) -> bool:
+        """Say whether the process runs."""
+        return self._process.poll() is None
+
     def require_whole(self) -> None:
         """Raise unless the server lives and nothing has broken it.
 
