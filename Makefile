@@ -80,6 +80,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 lock: .venv/installer.stamp
 	@$(COMPILE) pyproject.toml --extra train --extra report --extra dev -o requirements/dev.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra report -o requirements/train.lock
+	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra delta -o requirements/delta.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/base.lock
 	@echo uv | $(COMPILE) - -c requirements/dev.lock -o requirements/installer.lock
 	@if grep -n '://' requirements/*.lock; then echo 'A lock names an address (above).'; exit 1; fi

@@ -62,7 +62,8 @@ _REFUSED = (
 
 def landlock_version() -> int:
     """Return the version of Landlock that the kernel offers; 0 is none."""
-    return max(0, _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG))
+    version: int = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
+    return max(0, version)
 
 
 def can_filter_calls() -> bool:
@@ -175,7 +176,7 @@ def _libc() -> ctypes.CDLL:
 def main(arguments: Sequence[str]) -> None:
     """Give up what the first argument says, then become the program that the others name."""
     restrict(**json.loads(arguments[0]))
-    os.execv(arguments[1], arguments[1:])  # noqa: S606 - this program's purpose
+    os.execv(arguments[1], list(arguments[1:]))  # noqa: S606 - this program's purpose
 
 
 if __name__ == "__main__":

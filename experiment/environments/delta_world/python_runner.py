@@ -142,7 +142,7 @@ def _session(call: dict[str, Any], client: Any) -> Any:
     """Attach to the agent's session through the local socket that leads to the server, and nowhere else."""
     from pyspark.sql.connect.client import ChannelBuilder
 
-    class Local(ChannelBuilder):
+    class Local(ChannelBuilder):  # type: ignore[misc]
         @property
         def host(self) -> str:
             return "workspace"

@@ -95,7 +95,7 @@ class Sandbox:
         with theirs, log_path.open("ab") as log:
             process = subprocess.Popen(
                 _command(folder),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,
