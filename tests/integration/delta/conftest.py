@@ -69,12 +69,26 @@ def fixture(workspaces: SparkWorkspaces, tmp_path_factory: pytest.TempPathFactor
         assert not shown.is_error, shown.text
     (maker.folder / "ops").rename(folder / "ops")
     maker.close()
-    for entry in sorted((folder / "ops" / "invoices" / "_delta_log").iterdir()):
+    for entry in sorted((folder / "ops" / "invoices" / "_delta_log").glob("*[0-9].*")):
         entry.write_text(re.sub(r'"createdTime":\d+', f'"createdTime":{_FIXTURE_TIME}000', entry.read_text()))
         if entry.suffix == ".json":
             moment = _FIXTURE_TIME + int(entry.stem) * 60
             os.utime(entry, (moment, moment))
     return folder
+
+
+@pytest.fixture(scope="module")
+def attacker(workspaces: SparkWorkspaces, fixture: Path) -> Iterator[SparkWorkspace]:
+    workspace = workspaces.open(fixture, INVOICES, "attacker")
+    yield workspace
+    workspace.close()
+
+
+@pytest.fixture(scope="module")
+def victim(workspaces: SparkWorkspaces, fixture: Path) -> Iterator[SparkWorkspace]:
+    workspace = workspaces.open(fixture, INVOICES, "victim")
+    yield workspace
+    workspace.close()
 
 
 @pytest.fixture
