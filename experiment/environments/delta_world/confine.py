@@ -62,8 +62,7 @@ _REFUSED = (
 
 def landlock_version() -> int:
     """Return the version of Landlock that the kernel offers; 0 is none."""
-    version: int = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
-    return max(0, version)
+    return max(0, int(_libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)))
 
 
 def can_filter_calls() -> bool:

@@ -86,6 +86,13 @@ _SETTINGS = {
     "spark.driver.maxResultSize": "64m",
 }
 
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
+    *("java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.util.calendar"),
+    "sun.security.action",
+)
+"""Packages of the runtime that Spark reaches into."""
+
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -283,9 +290,7 @@ def _java_command(java: Java, jars: Jars, folder: Path, options: ServerOptions) 
     flags += [f"-Djava.io.tmpdir={scratch}", "-Duser.timezone=UTC", "-Duser.language=en", f"-Duser.home={scratch}"]
     flags += [f"-Dlog4j2.configurationFile={folder / 'logging.properties'}", "-Djava.security.egd=file:/dev/urandom"]
     flags += ["-Dio.netty.tryReflectionSetAccessible=true", "--enable-native-access=ALL-UNNAMED"]
-    opened = ["java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"]
-    opened += ["java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.util.calendar"]
-    flags += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in (*opened, "sun.security.action")]
+    flags += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
     properties = [f"-D{key}={value}" for key, value in settings.items()]
     return [str(java.executable), *flags, *properties, "-cp", jars.joined, MAIN_CLASS]
 

@@ -76,9 +76,8 @@ def test_ports_are_chosen_by_the_kernel_and_nothing_is_connected_to() -> None:
 import socket
 server = socket.create_server(('127.0.0.1', 0))
 print('bound')
-connect = lambda: socket.create_connection(server.getsockname())
-listen = lambda: socket.create_server(('127.0.0.1', 9999))
-for attempt in (connect, listen):
+address = server.getsockname()
+for attempt in (lambda: socket.create_connection(address), lambda: socket.create_server(('127.0.0.1', 9999))):
     try:
         attempt()
         print('let through')
