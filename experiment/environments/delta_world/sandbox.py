@@ -232,8 +232,7 @@ def _command(folder: Path) -> list[str]:
     seen = _interpreter_paths()
     bwrap = find_bwrap()
     if confine.landlock_version():
-        policy = {"read": [*_SYSTEM_PATHS, *seen, "/proc"] if bwrap else [*_SYSTEM_PATHS, *seen], "bind": []}
-        policy["write"] = [*_DEVICES, str(folder)]
+        policy = {"read": [*_SYSTEM_PATHS, *seen], "write": [*_DEVICES, str(folder)]}
         command = [sys.executable, "-I", "-S", str(Path(confine.__file__)), encode(policy).decode(), *command]
     if bwrap:
         command = [bwrap, *_bwrap_flags(seen, folder), *command]
@@ -248,8 +247,8 @@ def _interpreter_paths() -> Sequence[str]:
 
 
 def _bwrap_flags(seen: Sequence[str], folder: Path) -> list[str]:
-    flags = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
-    flags += ["--proc", "/proc", "--dev", "/dev", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    flags = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
+    flags += ["--ro-bind", "/usr", "/usr", "--dev", "/dev", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for name in ("/lib", "/lib64", "/bin"):
         flags += ["--symlink", f"usr{name}", name] if Path(name).is_symlink() else ["--ro-bind-try", name, name]
     for path in (*seen, str(folder)):

@@ -16,6 +16,7 @@ from experiment.environments.delta_world.jars import Jars, provide_jars
 from experiment.environments.delta_world.java import Java, find_java
 from experiment.environments.delta_world.server import Server, ServerOptions
 from experiment.environments.delta_world.workspace import Table
+from experiment.errors import UsageError
 
 INVOICES = (Table("ops.invoices", "ops/invoices"),)
 _FIXTURE_TIME = 1_718_000_000
@@ -35,7 +36,12 @@ def java() -> Java:
 
 @pytest.fixture(scope="session")
 def jars(java: Java, pytestconfig: pytest.Config) -> Jars:
-    return provide_jars(pytestconfig.rootpath / ".cache" / "delta", java)
+    try:
+        return provide_jars(pytestconfig.rootpath / ".cache" / "delta", java)
+    except UsageError as error:
+        if "cannot be fetched" in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 @pytest.fixture(scope="session")
