@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,16 @@ FSYNC = os.fsync
 
 @dataclass(slots=True)
 class Spent:
-    """Processor and wall time of a training's steps, without the first."""
+    """Processor and wall time of a training's turns: one a step, without the first step, and what follows the last."""
 
-    cpu_s: float = 0.0
+    turns_s: list[float] = field(default_factory=list)
     wall_s: float = 0.0
-    steps: int = 0
+    has_begun: bool = False
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of all turns."""
+        return sum(self.turns_s)
 
 
 class Turns:
@@ -110,10 +115,10 @@ class Turns:
 
     def _count(self, name: str) -> None:
         spent = self.spent[name]
-        if spent.steps:
-            spent.cpu_s += time.process_time() - self._cpu
+        if spent.has_begun:
+            spent.turns_s.append(time.process_time() - self._cpu)
             spent.wall_s += time.perf_counter() - self._wall
-        spent.steps += 1
+        spent.has_begun = True
 
 
 class Parts:
@@ -400,6 +405,12 @@ def main() -> None:
     print(describe("wall, other work included", [driven.wall_s / plain.wall_s for plain, driven, _ in kept]))
     waited = [(driven.cpu_s + parts.waited_s) / plain.cpu_s for plain, driven, parts in kept]
     print(describe("processor and waiting for the disk", waited))
+    each = [
+        after / before
+        for plain, driven, _ in kept
+        for before, after in zip(plain.turns_s[:-1], driven.turns_s[:-1], strict=True)
+    ]
+    print(f"processor, median of {len(each)} single steps without a checkpoint: {statistics.median(each):.3f}")
     ratios = [driven.cpu_s / plain.cpu_s for plain, driven, _ in kept]
     print(describe("processor", ratios))
     print(f"ratio: {statistics.median(ratios):.3f}")
