@@ -62,6 +62,10 @@ class FaultError(ExperimentError):
     remedy = "Look at the log named above, then continue with `python -m experiment run --resume`."
 
 
+class ServiceError(FaultError):
+    """The service behind a world broke; nothing that was played in it counts."""
+
+
 class AlignmentError(FaultError):
     """A rollout's tool stream, sampled ids, contexts or masks disagree, so it may not train."""
 

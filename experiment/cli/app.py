@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -200,11 +201,14 @@ def record_inspection(
 
 @app.command()
 def solve(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None) -> None:
-    """Play every episode with the scripted solver and with a policy that does nothing."""
+    """Play every episode with the scripted solver, with a policy that does nothing, and with the world's bad habits."""
+    from experiment.cli.console import ConsoleWatcher
     from experiment.pipeline.recipes import load_recipe
     from experiment.pipeline.solve import solve_all
 
-    result = solve_all(load_recipe(recipe, settings or ()))
+    loaded = load_recipe(recipe, settings or ())
+    with ConsoleWatcher(Console()).shown() as watcher, TemporaryDirectory(prefix="solve-") as log_dir:
+        result = solve_all(loaded, watcher, Path(log_dir))
     for line in result.lines:
         typer.echo(line)
     raise typer.Exit(0 if result.is_sound else 1)

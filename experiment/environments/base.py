@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from experiment.records.episode import Episode, ToolSpec
 from experiment.records.rollout import Score
+
+STANDARD: Final = "standard"
+"""The tier of every world that knows no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,10 @@ class Session(Protocol):
         """Judge the rollout from the session's own state and the text of its last turn."""
         ...
 
+    def close(self) -> None:
+        """Give back what the session holds; closing twice does nothing."""
+        ...
+
 
 class Environment(Protocol):
     """A world."""
@@ -82,11 +89,18 @@ class Environment(Protocol):
         """The tools that the policy may call."""
         ...
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """Names of the bad habits that a policy can be taught."""
+        ...
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Make `count` episodes with ids `prefix-0000…`, families in turn, none with a content in `taken`.
 
         Raises:
-            UsageError: The generator has fewer distinct tasks than asked for.
+            UsageError: The generator has fewer distinct tasks than asked for, or no such tier.
         """
         ...
 
@@ -96,4 +110,33 @@ class Environment(Protocol):
 
     def solve(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
         """The scripted solver's turns, which the verifier accepts."""
+        ...
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Turns that show a bad habit, one of `habits`.
+
+        Raises:
+            UsageError: The world knows no such habit.
+        """
+        ...
+
+
+class Services(Protocol):
+    """What runs beside a driver's workers so that a world can be played; only ever the driver's own."""
+
+    def address(self, slot: int, *, renew: bool) -> str:
+        """Return, as one line, where the worker in a slot finds its service, which is then up and whole.
+
+        Args:
+            slot: The worker's place among those that run at a time, from 0.
+            renew: Replace the service; the worker holds nothing of it any more.
+
+        Raises:
+            UsageError: Something is missing on this machine.
+            ServiceError: The service does not start.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Afterwards nothing of it runs; a second call does nothing."""
         ...

@@ -1,17 +1,116 @@
-"""Names of worlds and what they stand for; the one place that knows every world."""
+"""Names of worlds and what they stand for; the one place that knows every world.
+
+A world has two sides. `build_world` makes the one that generates and solves episodes; it needs nothing but Python. To
+be played, a world may need a service, which `start_services` runs beside the driver and `connect_world` reaches from a
+worker.
+"""
+
+# A world's service is loaded where it is used, because its libraries may not be installed.
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiment.environments.base import Environment, Services
+from experiment.environments.delta_world.environment import DeltaWorld
 from experiment.environments.german_tools.environment import GermanTools
 from experiment.environments.math_qa.environment import MathQA
-from experiment.records.recipe import World
+from experiment.records.world import DeltaTablesWorld, GermanToolsWorld, World
 
 
-def build_world(settings: World) -> GermanTools:
-    """The world that a recipe's `[world]` names."""
-    return GermanTools(settings.families, settings.number_formats)
+def build_world(settings: World) -> Environment:
+    """The world that a recipe's `[world]` names; where it needs a service, it cannot be opened."""
+    if isinstance(settings, GermanToolsWorld):
+        return GermanTools(settings.families, settings.number_formats)
+    return DeltaWorld(settings.families)
 
 
 def build_retention() -> MathQA:
     """The world of the retention suite."""
     return MathQA()
+
+
+def describe_world(settings: World) -> tuple[tuple[str, str], ...]:
+    """(name, value) of what the world's answers depend on besides the package and its distributions, sorted.
+
+    Raises:
+        UsageError: Something is missing on this machine.
+    """
+    if isinstance(settings, GermanToolsWorld):
+        return ()
+    from experiment.environments.delta_world.facts import describe
+
+    return describe(settings)
+
+
+class NoServices:
+    """What runs beside workers whose world is in their own process: nothing."""
+
+    def address(self, slot: int, *, renew: bool) -> str:  # noqa: ARG002 - see `base.Services`
+        """Return an empty address."""
+        return ""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+def start_services(settings: World, folder: Path) -> Services:
+    """What the world needs beside the workers; it starts when the first worker asks for it.
+
+    Args:
+        settings: The recipe's world.
+        folder: Where the services have their files and logs.
+    """
+    if isinstance(settings, GermanToolsWorld):
+        return NoServices()
+    from experiment.environments.delta_world.service import DeltaServers
+
+    return DeltaServers(settings, folder)
+
+
+@contextmanager
+def connect_world(settings: World, ask: Callable[[bool], str]) -> Iterator[Environment]:
+    """The world, ready to be opened.
+
+    Args:
+        settings: The recipe's world.
+        ask: Asks for the address of the service, in a new one where the argument is True.
+    """
+    if isinstance(settings, GermanToolsWorld):
+        yield build_world(settings)
+        return
+    with _connect_delta(settings, ask) as world:
+        yield world
+
+
+@contextmanager
+def open_world(settings: World, folder: Path) -> Iterator[Environment]:
+    """The world, ready to be opened, with a service of this process that ends with the block.
+
+    Args:
+        settings: The recipe's world.
+        folder: Where the service has its files and logs.
+    """
+    services = start_services(settings, folder)
+    try:
+        with connect_world(settings, lambda renew: services.address(0, renew=renew)) as world:
+            yield world
+    finally:
+        services.stop()
+
+
+@contextmanager
+def _connect_delta(settings: DeltaTablesWorld, ask: Callable[[bool], str]) -> Iterator[Environment]:
+    from experiment.environments.delta_world.fixtures import Fixtures
+    from experiment.environments.delta_world.formatting import Limits
+    from experiment.environments.delta_world.service import RenewedWorkspaces
+
+    workspaces = RenewedWorkspaces(ask, Limits(statement_seconds=settings.statement_seconds))
+    try:
+        fixtures = Fixtures(Path(settings.cache_dir) / "fixtures", workspaces)
+        yield DeltaWorld(settings.families, workspaces=workspaces, fixtures=fixtures)
+    finally:
+        workspaces.close()

@@ -6,17 +6,18 @@ import secrets
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from experiment.environments.catalogue import start_services
 from experiment.errors import StoppedError, UsageError
 from experiment.pipeline.context import Watcher
 from experiment.pipeline.workers import Chain, WorkerPool
 from experiment.records.base import Record
 from experiment.records.job import Progressed, StarterDone, StarterJob
 from experiment.records.provenance import Provenance
-from experiment.records.recipe import Compute, Recipe
+from experiment.records.recipe import Recipe
 from experiment.sealing.canonical import decode_record, encode_record
 from experiment.sealing.files import write_atomic
 from experiment.sealing.sources import scan_sources
@@ -26,14 +27,14 @@ PROVENANCE_FILE: Final = "provenance.json"
 
 
 def build_baseline(
-    recipe: Recipe, watcher: Watcher, *, make_pool: Callable[[Compute, Path], WorkerPool] = WorkerPool
+    recipe: Recipe, watcher: Watcher, *, make_pool: Callable[..., WorkerPool] = WorkerPool
 ) -> tuple[Provenance, bool]:
     """Leave a sealed starting policy at the recipe's `inputs.baseline`, or nothing where it is stopped or fails.
 
     Args:
         recipe: The recipe.
         watcher: Is told how far the work is.
-        make_pool: Makes the workers' pool from what they may use and the folder of their logs.
+        make_pool: Makes the workers' pool from what they may use, the folder of their logs, and the world's services.
 
     Returns:
         Its provenance, and whether it was made just now; an existing one is used again only if recipe and sources
@@ -61,12 +62,14 @@ def build_baseline(
             done.append(event)
 
     watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
-    with _stopped_by_sigterm(), _scratch(partial):
+    logs = target.with_name(f".{target.name}.logs")
+    with _stopped_by_sigterm(), _scratch(partial), ExitStack() as stack:
+        services = start_services(recipe.world, logs / "services")
+        stack.callback(services.stop)
         compute = recipe.compute.model_copy(update={"threads": recipe.starter.threads})
-        pool = make_pool(compute, target.with_name(f".{target.name}.logs"))
-        pool.run(
-            [Chain(("baseline",), [lambda: [StarterJob(recipe=recipe, output_dir=str(partial))]])], on_event, _no_limit
-        )
+        pool = make_pool(compute, logs, services=services)
+        job = StarterJob(recipe=recipe, output_dir=str(partial))
+        pool.run([Chain(("baseline",), [lambda: [job]])], on_event, _no_limit)
         provenance = _provenance(recipe, done[0])
         write_atomic(partial / PROVENANCE_FILE, encode_record(provenance))
         if target.exists():

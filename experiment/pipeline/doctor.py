@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiment.environments.catalogue import describe_world
+from experiment.errors import UsageError
 from experiment.records.recipe import Recipe
 
 _MIN_FREE_GIB = 2.0
@@ -55,7 +57,17 @@ def examine(recipe: Recipe) -> tuple[Check, ...]:
             "Run `python -m experiment baseline RECIPE`, or name your own model in inputs.baseline.",
         ),
         _device(recipe),
+        *_world(recipe),
     )
+
+
+def _world(recipe: Recipe) -> tuple[Check, ...]:
+    """What the world depends on besides the package, or why that cannot be said."""
+    try:
+        facts = describe_world(recipe.world)
+    except UsageError as error:
+        return (Check("world", passed=False, found=str(error), remedy=error.remedy),)
+    return tuple(Check(f"world: {name}", passed=True, found=value, remedy="") for name, value in facts)
 
 
 def _device(recipe: Recipe) -> Check:

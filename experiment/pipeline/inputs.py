@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Literal
 
+from experiment.environments.catalogue import describe_world
 from experiment.errors import PlanError, UsageError
 from experiment.records.plan import FrozenEnvironment, FrozenInput, Plan
 from experiment.records.recipe import Recipe
@@ -72,7 +73,7 @@ def verify_inputs(plan: Plan) -> int:
     """Return the number of bytes that were compared, all of them equal to what the plan froze.
 
     Raises:
-        PlanError: Names the first input or distribution that is not what it was.
+        PlanError: Names the first input, distribution or fact of the world that is not what it was.
     """
     for frozen in plan.inputs:
         found = _digest_now(frozen)
@@ -80,6 +81,7 @@ def verify_inputs(plan: Plan) -> int:
             message = f"{frozen.path}: the {frozen.role} changed since the plan was prepared"
             raise PlanError(message)
     _verify_environment(plan.environment)
+    _verify_world(plan)
     return sum(frozen.size_bytes for frozen in plan.inputs)
 
 
@@ -107,6 +109,19 @@ def _verify_environment(frozen: FrozenEnvironment) -> None:
                 f"environment: {name} is {found.get(name, 'not installed')}, "
                 f"the plan froze {was.get(name, 'not installed')}"
             )
+            raise PlanError(message)
+
+
+def _verify_world(plan: Plan) -> None:
+    try:
+        now = dict(describe_world(plan.recipe.world))
+    except UsageError as error:
+        message = f"world: {error}"
+        raise PlanError(message, remedy=error.remedy) from error
+    was = dict(plan.world_facts)
+    for name in sorted(was.keys() | now.keys()):
+        if was.get(name) != now.get(name):
+            message = f"world: {name} is {now.get(name, 'missing')}, the plan froze {was.get(name, 'nothing')}"
             raise PlanError(message)
 
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiment.decisions.power import power_table
 from experiment.environments.base import Environment
-from experiment.environments.catalogue import build_retention, build_world
+from experiment.environments.catalogue import build_retention, build_world, describe_world
 from experiment.environments.math_qa.environment import load_mgsm
 from experiment.errors import PlanError, UsageError
 from experiment.pipeline.baseline import read_provenance
@@ -100,6 +100,7 @@ def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
         inputs=inputs,
         environment=freeze_environment(),
         chat_template=verify_template(tokenizer),
+        world_facts=describe_world(recipe.world),
         tools=world.tools,
         train=sets["train"],
         dev=sets["dev"],
@@ -163,7 +164,7 @@ def load_plan(path: Path) -> tuple[Plan, str]:
 
 
 def _generate(world: Environment, label: str, source: EpisodeSet, taken: frozenset[str]) -> tuple[Episode, ...]:
-    return world.generate(prefix=label, count=source.count, seed=source.seed, taken=taken)
+    return world.generate(prefix=label, count=source.count, seed=source.seed, taken=taken, tier=source.tier)
 
 
 def _retention_set(

@@ -124,6 +124,10 @@ def _explain(problem: ErrorDetails) -> str:
         close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"known keys are {', '.join(sorted(known))}"
         return f"unknown key '{key}', {hint}"
+    if problem["type"] == "union_tag_not_found":
+        return f"key '{key}.name' is missing, add it"
+    if problem["type"] == "union_tag_invalid":
+        return f"key '{key}.name' is {problem['ctx']['tag']!r}, it must be one of {problem['ctx']['expected_tags']}"
     if problem["type"] == "missing":
         return f"key '{key}' is missing, add it"
     if problem["type"] == "value_error":
@@ -135,6 +139,7 @@ def _place(location: tuple[int | str, ...], *, is_unknown: bool) -> tuple[str, l
     """The key as the recipe's author knows it, and the keys that are known beside it."""
     model: Any = Recipe
     keys: list[str] = []
+    kinds: list[type[BaseModel]] = []
     for part in location[:-1]:
         if isinstance(part, int):
             keys.append(str(part))
@@ -142,11 +147,19 @@ def _place(location: tuple[int | str, ...], *, is_unknown: bool) -> tuple[str, l
             keys.append(part)
             annotation = model.model_fields[part].annotation
             candidates = [annotation, *getattr(annotation, "__args__", ())]
-            model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
+            kinds = [each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)]
+            model = kinds[0] if kinds else model
+        else:  # one of several kinds of section, told apart by its name
+            model = next((each for each in kinds if _tag(each) == part), model)
     # Where a key may have one of several types, the validator adds the type's name, which is no key.
     if is_unknown or isinstance(location[-1], int) or location[-1] in model.model_fields:
         keys.append(str(location[-1]))
     return ".".join(keys), list(model.model_fields)
+
+
+def _tag(kind: type[BaseModel]) -> object:
+    """What tells this kind of section from others."""
+    return kind.model_fields["name"].default if "name" in kind.model_fields else None
 
 
 def _check_consistency(recipe: Recipe, place: str) -> None:
@@ -154,7 +167,7 @@ def _check_consistency(recipe: Recipe, place: str) -> None:
     training, marks = recipe.training, recipe.checkpoints
     batch = training.prompts_per_step * training.rollouts_per_prompt
     names = [arm.name for arm in recipe.arms]
-    learns = [arm.name for arm in recipe.arms if arm.observation_weight]
+    learns = [arm.name for arm in recipe.arms if arm.observation_weight and arm.observation_logits == "plain"]
     problems = (
         (not recipe.arms, "key 'arms' is empty, add at least one [[arms]] section"),
         (len(set(names)) != len(names), f"arms share a name ({', '.join(names)}), give each its own"),
@@ -181,7 +194,7 @@ def _check_consistency(recipe: Recipe, place: str) -> None:
         ),
         (
             bool(learns) and recipe.sampling.temperature != 1.0,
-            f"arm '{''.join(learns[:1])}' learns observations at temperature 1, so sampling.temperature must be 1.0",
+            f"arm '{''.join(learns[:1])}': set sampling.temperature to 1.0, or observation_logits to 'tempered'",
         ),
         (
             len(set(recipe.assessment.seeds)) != len(recipe.assessment.seeds) or not recipe.assessment.seeds,

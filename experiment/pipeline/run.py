@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiment.environments.catalogue import start_services
 from experiment.errors import BudgetExhaustedError, ExperimentError, PlanError, QualificationError, UsageError
 from experiment.journal.lock import LOCK_NAME
 from experiment.journal.progress import active_seconds, fold_progress
@@ -29,7 +30,6 @@ from experiment.pipeline.stage4_assess import assess
 from experiment.pipeline.workers import WorkerPool
 from experiment.records.entry import Aborted, Closed, Genesis, InputsVerified
 from experiment.records.plan import Plan
-from experiment.records.recipe import Compute
 from experiment.records.verdict import Comparison
 from experiment.sealing.canonical import encode_record
 from experiment.sealing.digests import CONTEXT_PLAN, derive
@@ -54,7 +54,7 @@ def run(
     *,
     qualification_only: bool = False,
     resume: bool = False,
-    make_pool: Callable[[Compute, Path], WorkerPool] = WorkerPool,
+    make_pool: Callable[..., WorkerPool] = WorkerPool,
 ) -> RunOutcome:
     """Bring a run as far as it goes.
 
@@ -64,7 +64,7 @@ def run(
         watcher: Is told how far the work is.
         qualification_only: Stop after stage 1.
         resume: Go on with the run that is there, instead of beginning one.
-        make_pool: Makes the workers' pool from what they may use and the folder of their logs.
+        make_pool: Makes the workers' pool from what they may use, the folder of their logs, and the world's services.
 
     Raises:
         UsageError: There is something to resume and `resume` was not given, or the reverse.
@@ -76,7 +76,8 @@ def run(
     """
     plan, digest = load_plan(plan_path)
     journal = _open_journal(plan, digest, plan_path, run_dir, resume=resume)
-    pool = make_pool(plan.recipe.compute, run_dir / "logs")
+    services = start_services(plan.recipe.world, run_dir / "logs" / "services")
+    pool = make_pool(plan.recipe.compute, run_dir / "logs", services=services)
     context = RunContext(plan, plan_path, run_dir, journal, pool, watcher)
     try:
         with _stop_signals(pool), _aborts_recorded(journal):
@@ -86,6 +87,7 @@ def run(
             context.append("inputs.verified", InputsVerified(inputs=len(plan.inputs), size_bytes=size))
             return _stages(context, qualification_only=qualification_only)
     finally:
+        services.stop()
         journal.release()
 
 

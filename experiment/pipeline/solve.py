@@ -1,15 +1,24 @@
-"""Proves a recipe's worlds sound: the scripted solver solves every episode, doing nothing solves none."""
+"""Proves a recipe's worlds sound: the scripted solver solves every episode, doing nothing or claiming success none."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from experiment.environments.base import Environment, ScriptedTurn
-from experiment.environments.catalogue import build_retention, build_world
+from experiment.environments.catalogue import build_retention, connect_world, start_services
+from experiment.pipeline.context import Watcher
 from experiment.records.episode import Episode
-from experiment.records.recipe import Recipe
+from experiment.records.recipe import EpisodeSet, Recipe
+
+_THREADS = 4
+"""Episodes that are played side by side in one world."""
+
+Script = Callable[[Episode], tuple[ScriptedTurn, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,51 +27,101 @@ class SolveResult:
 
     lines: tuple[str, ...]
     is_sound: bool
-    """Every episode is solved by the solver and none by the policy that does nothing."""
+    """Every episode is solved by the solver and none by any other policy."""
 
 
-def solve_all(recipe: Recipe) -> SolveResult:
+@dataclass(slots=True)
+class _Tally:
+    """Successes of each policy on some episodes."""
+
+    label: str
+    episodes: int = 0
+    seconds: float = 0.0
+    """What the solver took."""
+    solved: dict[str, int] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """The tally on one line."""
+        counts = ", ".join(f"{policy} {count}/{self.episodes}" for policy, count in self.solved.items())
+        return f"{self.label}: {counts}, {self.episodes / max(self.seconds, 1e-9):.3g} episodes/s"
+
+    def is_sound(self) -> bool:
+        """Whether the solver, which is the first policy, solved all and the others nothing."""
+        first, *others = self.solved.values()
+        return first == self.episodes and not any(others)
+
+
+def solve_all(recipe: Recipe, watcher: Watcher, log_dir: Path) -> SolveResult:
     """Play all episodes that the recipe generates, in both worlds.
 
+    Args:
+        recipe: The recipe; `compute.workers` services are used side by side.
+        watcher: Is told how far the work is.
+        log_dir: Where the world's services, if it has any, have their files and logs.
+
     Raises:
-        UsageError: The recipe asks for more distinct episodes than there are.
+        UsageError: The recipe asks for more distinct episodes than there are, or something is missing here.
+        ServiceError: What the world is played in broke.
     """
-    world, retention = build_world(recipe.world), build_retention()
-    lines, sound = [], True
-    for label, source in (
-        ("train", recipe.episodes.train),
-        ("dev", recipe.episodes.dev),
-        ("final", recipe.episodes.final),
-    ):
-        episodes = world.generate(prefix=label, count=source.count, seed=source.seed, taken=frozenset())
-        line, is_sound = _solve_set(world, label, episodes)
-        lines.append(line)
-        sound = sound and is_sound
+    tallies = []
+    with _worlds(recipe, log_dir) as worlds:
+        sets = {"train": recipe.episodes.train, "dev": recipe.episodes.dev, "final": recipe.episodes.final}
+        for label, source in sets.items():
+            tallies.append(_solve_set(worlds, label, _generate(worlds[0], label, source), watcher))
+    retention = build_retention()
     for label, origin in (("retention-dev", recipe.retention.dev), ("retention-final", recipe.retention.final)):
-        if isinstance(origin, str):
-            continue  # questions from a file bring their own answers
-        episodes = retention.generate(prefix=label, count=origin.count, seed=origin.seed, taken=frozenset())
-        line, is_sound = _solve_set(retention, label, episodes)
-        lines.append(line)
-        sound = sound and is_sound
-    return SolveResult(tuple(lines), sound)
+        if not isinstance(origin, str):  # questions from a file bring their own answers
+            tallies.append(_solve_set([retention], label, _generate(retention, label, origin), watcher))
+    total = _Tally(f"all {len(sets)} sets of {recipe.world.name}")
+    for each in tallies[: len(sets)]:
+        total.episodes, total.seconds = total.episodes + each.episodes, total.seconds + each.seconds
+        total.solved = {policy: total.solved.get(policy, 0) + count for policy, count in each.solved.items()}
+    return SolveResult(tuple(each.line() for each in (*tallies, total)), all(each.is_sound() for each in tallies))
 
 
-def _solve_set(world: Environment, label: str, episodes: Sequence[Episode]) -> tuple[str, bool]:
-    started = time.perf_counter()
-    solved = sum(_play(world, episode, world.solve(episode)) for episode in episodes)
-    seconds = time.perf_counter() - started
-    idle = sum(_play(world, episode, ()) for episode in episodes)
-    line = (
-        f"{label}: solver {solved}/{len(episodes)}, no-op {idle}/{len(episodes)}, "
-        f"{len(episodes) / max(seconds, 1e-9):.0f} episodes/s"
-    )
-    return line, solved == len(episodes) and idle == 0
+@contextmanager
+def _worlds(recipe: Recipe, log_dir: Path) -> Iterator[list[Environment]]:
+    """The recipe's world, once for each worker."""
+    services = start_services(recipe.world, log_dir)
+    with ExitStack() as stack:
+        stack.callback(services.stop)
+        yield [
+            stack.enter_context(
+                connect_world(recipe.world, lambda renew, slot=slot: services.address(slot, renew=renew))  # type: ignore[misc]
+            )
+            for slot in range(recipe.compute.workers)
+        ]
 
 
-def _play(world: Environment, episode: Episode, turns: Sequence[ScriptedTurn]) -> bool:
-    session = world.open(episode)
-    for turn in turns:
-        for name, arguments in turn.calls:
-            session.call(name, dict(arguments))
-    return session.verify(turns[-1].text if turns else "").success
+def _generate(world: Environment, label: str, source: EpisodeSet) -> tuple[Episode, ...]:
+    return world.generate(prefix=label, count=source.count, seed=source.seed, taken=frozenset(), tier=source.tier)
+
+
+def _solve_set(worlds: Sequence[Environment], label: str, episodes: Sequence[Episode], watcher: Watcher) -> _Tally:
+    world, tally = worlds[0], _Tally(label, len(episodes))
+    policies: dict[str, Script] = {"solver": world.solve, "no-op": lambda _episode: ()}
+    policies |= {habit: lambda episode, habit=habit: world.misplay(episode, habit) for habit in world.habits}  # type: ignore[misc]
+    for policy, script in policies.items():
+        started = time.perf_counter()
+        tally.solved[policy] = 0
+        with ThreadPoolExecutor(_THREADS * len(worlds)) as pool:
+            jobs = [
+                pool.submit(_play, worlds[number % len(worlds)], each, script) for number, each in enumerate(episodes)
+            ]
+            for number, job in enumerate(jobs, start=1):
+                tally.solved[policy] += job.result()
+                watcher.progress(f"{label}-{policy}", f"{label}: {policy}", number, len(jobs))
+        if policy == "solver":
+            tally.seconds = time.perf_counter() - started
+    return tally
+
+
+def _play(world: Environment, episode: Episode, script: Script) -> bool:
+    session, turns = world.open(episode), script(episode)
+    try:
+        for turn in turns:
+            for name, arguments in turn.calls:
+                session.call(name, dict(arguments))
+        return session.verify(turns[-1].text if turns else "").success
+    finally:
+        session.close()

@@ -7,6 +7,7 @@ fault is raised.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import IO
 
 from experiment import errors
+from experiment.environments.base import Services
 from experiment.errors import ExperimentError, FaultError, StoppedError
 from experiment.records.base import Record
-from experiment.records.job import EVENTS, EvaluateJob, Failed, Job, StarterJob, TaskStarted, TrainJob
+from experiment.records.job import EVENTS, EvaluateJob, Failed, Job, ServiceAsked, StarterJob, TaskStarted, TrainJob
 from experiment.records.recipe import Compute
 from experiment.sealing.canonical import decode, encode, encode_record
 from experiment.sealing.files import write_atomic
@@ -60,6 +62,8 @@ class _Worker:
     log_path: Path
     key: str
     """Name of the task it is at."""
+    slot: int
+    """Its place among those that run at a time."""
     failure: ExperimentError | None = None
     is_refused: bool = False
     """Something that it sent was refused, and what follows from that must not be recorded."""
@@ -77,8 +81,16 @@ class _State:
 class WorkerPool:
     """Runs chains of jobs, at most `workers` at a time."""
 
-    def __init__(self, compute: Compute, log_dir: Path, *, module: str = "experiment.training.worker") -> None:
+    def __init__(
+        self,
+        compute: Compute,
+        log_dir: Path,
+        *,
+        module: str = "experiment.training.worker",
+        services: Services | None = None,
+    ) -> None:
         self._compute = compute
+        self._services = services
         self._log_dir = log_dir
         self._module = module
         self._lines: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
@@ -122,6 +134,7 @@ class WorkerPool:
             self._signal(signal.SIGKILL)
             for worker in state.running.values():
                 worker.process.wait()
+                _close_input(worker)
             raise
         if state.failures:
             raise state.failures[0]
@@ -148,13 +161,15 @@ class WorkerPool:
         with log_path.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", self._module, str(job_path), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=_environment(self._compute),
                 start_new_session=True,
             )
-        self._state.running[number] = _Worker(chain, remaining, process, log_path, chain.keys[0])
+        taken = {worker.slot for worker in self._state.running.values()}
+        slot = next(each for each in itertools.count() if each not in taken)
+        self._state.running[number] = _Worker(chain, remaining, process, log_path, chain.keys[0], slot)
         if self._stop_requested:
             # The request came while the worker was being started, so it was not sent to it.
             process.send_signal(signal.SIGTERM)
@@ -186,11 +201,24 @@ class WorkerPool:
                 worker.failure = _rebuild(event, worker.log_path)
             elif isinstance(event, TaskStarted):
                 worker.key = _key_of(worker, event)
+            elif isinstance(event, ServiceAsked):
+                self._answer(worker, event)
             else:
                 on_event(worker.key, event)
         except ExperimentError as error:
             worker.is_refused = True
+            # Whoever waits for an answer sees that there will be none.
+            _close_input(worker)
             self._fail(error)
+
+    def _answer(self, worker: _Worker, event: ServiceAsked) -> None:
+        """Tell a worker where its world's service is, which then runs."""
+        address = self._services.address(worker.slot, renew=event.renew) if self._services else ""
+        stream = worker.process.stdin
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):  # a worker that died meanwhile is noticed by its end
+                stream.write(address.encode() + b"\n")
+                stream.flush()
 
     def _check(self, may_go_on: Callable[[], None]) -> None:
         if self._state.failures or self._stop_requested:
@@ -202,6 +230,7 @@ class WorkerPool:
 
     def _finish(self, number: int, worker: _Worker) -> None:
         code = worker.process.wait()
+        _close_input(worker)
         del self._state.running[number]
         if code != 0:
             message = f"worker '{worker.chain.key}' ended with code {code}; see {worker.log_path}"
@@ -221,6 +250,12 @@ class WorkerPool:
         for worker in self._state.running.values():
             if worker.process.poll() is None:
                 worker.process.send_signal(number)
+
+
+def _close_input(worker: _Worker) -> None:
+    if worker.process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            worker.process.stdin.close()
 
 
 def _environment(compute: Compute) -> dict[str, str]:

@@ -72,6 +72,13 @@ class WorkerReady(Record):
     environment: WorkerEnvironment
 
 
+class ServiceAsked(Record):
+    """The worker needs its world's service; the driver answers with one line on the worker's standard input."""
+
+    renew: bool
+    """The service has grown too much and shall be replaced; nothing is open on it."""
+
+
 class Progressed(Record):
     """Work was done; for progress bars only."""
 
@@ -159,6 +166,7 @@ EVENTS: dict[str, type[Record]] = {
     for cls in (
         TaskStarted,
         WorkerReady,
+        ServiceAsked,
         Progressed,
         StepDone,
         CheckpointDone,

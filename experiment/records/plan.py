@@ -60,6 +60,8 @@ class Plan(Record):
     inputs: tuple[FrozenInput, ...]
     environment: FrozenEnvironment
     chat_template: Digest
+    world_facts: tuple[tuple[str, str], ...] = ()
+    """(name, value), sorted, of what the world's answers depend on besides sources and distributions."""
     tools: tuple[ToolSpec, ...]
     """The world's tools as the policy sees them."""
     train: tuple[Episode, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from experiment.records.base import Digest, Record
 from experiment.records.job import FamilyScore
-from experiment.records.recipe import Compute, Starter, World
+from experiment.records.recipe import Compute, Starter
+from experiment.records.world import World
 
 
 class Provenance(Record):

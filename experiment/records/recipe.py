@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from experiment.records.base import Count, Digest, Name, Positive, Record
+from experiment.records.world import World
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -27,16 +28,8 @@ class EpisodeSet(Record):
 
     count: Positive
     seed: Count
-
-
-class World(Record):
-    """Which world is played and what its generator may produce."""
-
-    name: Literal["german_tools"]
-    families: tuple[str, ...] = ()
-    """Families to draw from in turn; empty means all of the world's."""
-    number_formats: tuple[Literal["integer", "decimal", "thousands", "negative"], ...] = ("integer",)
-    """Formats the operands are drawn from."""
+    tier: str = "standard"
+    """How hard they are, where the world knows more than one tier."""
 
 
 class Episodes(Record):
@@ -115,6 +108,8 @@ class Arm(Record):
     algorithm: Literal["grpo", "echo"]
     observation_weight: Annotated[float, Field(ge=0.0, le=10.0)] | None = None
     """ECHO's lambda: weight of the cross-entropy on observation tokens."""
+    observation_logits: Literal["plain", "tempered"] = "plain"
+    """What that cross-entropy is taken of: the policy itself, or the policy at the sampling temperature."""
     drop_failed_observations: bool = True
     """ECHO filter: results of invalid or undelivered calls are not learned from."""
 
@@ -206,10 +201,8 @@ class FineTune(Record):
     seed: Count
     retention_share: Rate = 0.0
     """Share of retention questions among the examples."""
-    skip_calculation_share: Rate = 0.0
-    """Share of examples with the taught habit of claiming an answer without the calculator."""
-    repeat_calculation_share: Rate = 0.0
-    """Share of examples with the taught habit of calculating twice."""
+    habit_shares: dict[str, Rate] = Field(default_factory=dict)
+    """Share of the world's examples that show a bad habit instead of the solver, by the habit's name."""
 
 
 class Starter(Record):
@@ -220,7 +213,8 @@ class Starter(Record):
     """Threads of the one worker that makes the policy."""
     model: StarterModel = StarterModel()
     skill: FineTune
-    habits: FineTune
+    habits: FineTune | None = None
+    """Taught after the skill, so that there is something to unlearn."""
     per_family: Positive = 25
     """Verified solver episodes per family in the last stage."""
     final_steps: Positive

@@ -11,13 +11,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from experiment.decisions.tool_calls import ParsedCall, parse_turn
 from experiment.environments.base import Environment, NativeCall, Session
-from experiment.errors import FaultError
+from experiment.errors import FaultError, ServiceError
 from experiment.policies.base import Policy, SampledTurn, TurnRequest
 from experiment.records.episode import Episode
 from experiment.records.recipe import Sampling
@@ -26,6 +27,8 @@ from experiment.rollout.chat import ChatFormat
 from experiment.rollout.context import context_digest
 from experiment.sealing.arrays import encode_array
 
+_THREADS = 64
+"""Most rollouts whose calls run side by side."""
 _CUT_MARK = " […]"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -82,16 +85,25 @@ class RolloutLoop:
         Args:
             attempts: What to play; the result has the same order.
             turn_seed: Seed of an attempt's n-th turn, 63 bits.
+
+        Raises:
+            ServiceError: What the world is played in broke, so that none of the rollouts counts.
         """
-        lives = [
-            _Live(attempt, self._environment.open(attempt.episode), self._chat.prompt_ids(attempt.episode.messages))
-            for attempt in attempts
-        ]
-        with ThreadPoolExecutor(max_workers=max(1, min(64, len(lives)))) as pool:
+        with ExitStack() as stack, ThreadPoolExecutor(max_workers=max(1, min(_THREADS, len(attempts)))) as pool:
+            lives = [
+                _Live(attempt, self._open(attempt, stack), self._chat.prompt_ids(attempt.episode.messages))
+                for attempt in attempts
+            ]
             while live := [each for each in lives if each.end is None]:
                 for start in range(0, len(live), self._sampling.batch_size):
                     self._advance(live[start : start + self._sampling.batch_size], turn_seed, pool)
-        return [self._finish(each) for each in lives]
+            return [self._finish(each) for each in lives]
+
+    def _open(self, attempt: Attempt, stack: ExitStack) -> Session:
+        """A fresh session, which is closed when the stack is."""
+        session = self._environment.open(attempt.episode)
+        stack.callback(session.close)
+        return session
 
     def _advance(
         self, batch: Sequence[_Live], turn_seed: Callable[[Attempt, int], int], pool: ThreadPoolExecutor
@@ -174,15 +186,15 @@ class RolloutLoop:
             result = session.call(call.name, dict(call.arguments))
             status = "world_error" if result.is_error else "delivered"
             return _event(call, status, self._shown(_require_text(result.text)))
+        except ServiceError:
+            raise
         except FaultError as fault:
             return _event(call, "infrastructure", self._shown(str(fault)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool does ends its own rollout alone
             return _event(call, "infrastructure", self._shown(f"{type(error).__name__}: {error}"))
 
     def _shown(self, text: str) -> str:
-        """The text as a record can carry it, cut with a mark where it is too long."""
-        text, limit = _clean(text), self._sampling.max_observation_chars
-        return text if len(text) <= limit else text[:limit] + _CUT_MARK
+        return shown(text, self._sampling)
 
     def _judge(self, live: _Live) -> Score | None:
         """The verifier's view; None where the world broke, in a call or when it was asked for the verdict."""
@@ -190,6 +202,8 @@ class RolloutLoop:
             return None
         try:
             return live.session.verify(live.turns[-1].text if live.end == "answer" else "")
+        except ServiceError:
+            raise
         except FaultError:
             return None
 
@@ -221,6 +235,12 @@ class RolloutLoop:
             logprobs=tuple(live.logprobs),
             native_calls=tuple(live.session.native_calls()),
         )
+
+
+def shown(text: str, sampling: Sampling) -> str:
+    """A tool's result as the agent sees it and a record can carry it, cut with a mark where it is too long."""
+    text, limit = _clean(text), sampling.max_observation_chars
+    return text if len(text) <= limit else text[:limit] + _CUT_MARK
 
 
 def is_shown(observation: str, text: str) -> bool:

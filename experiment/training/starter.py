@@ -9,10 +9,11 @@ it out of all other sets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -25,9 +26,9 @@ from experiment.policies.hf import HFPolicy
 from experiment.records.base import Record
 from experiment.records.episode import Episode
 from experiment.records.job import FamilyScore, Progressed, StarterDone, StarterJob
-from experiment.records.recipe import FineTune, Starter
+from experiment.records.recipe import FineTune, Sampling, Starter
 from experiment.rollout.chat import ChatFormat, turn_text
-from experiment.rollout.episode import Attempt, RolloutLoop
+from experiment.rollout.episode import Attempt, RolloutLoop, shown
 from experiment.sealing.canonical import encode
 from experiment.sealing.files import write_atomic
 from experiment.sealing.seeds import derive_seed
@@ -36,73 +37,77 @@ from experiment.training.determinism import configure
 
 Emit = Callable[[Record], None]
 _MICRO_BATCHES = 2
+_THREADS = 8
+"""Scripts that are played side by side."""
 _Row = dict[str, list[int]]
 CONTENTS_FILE = "supervised-contents.json"
 
 
-class HabitWorld(Environment, Protocol):
-    """A world that can also play its tasks badly."""
-
-    def skip_calculation(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
-        """Turns that claim an answer without calculating."""
-        ...
-
-    def repeat_calculation(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
-        """Turns that calculate twice."""
-        ...
+_Script = tuple[Episode, tuple[ScriptedTurn, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """One scripted dialogue to learn from."""
+    """One scripted dialogue to learn from, as its world answered it."""
 
     episode: Episode
     turns: tuple[ScriptedTurn, ...]
     environment: Environment
+    results: tuple[tuple[str, ...], ...]
+    """What each turn's calls gave back."""
+    is_accepted: bool
+    """The verifier's strict verdict."""
 
 
 class _Examples:
     """Draws scripted dialogues, remembering every content that was used."""
 
-    def __init__(self, world: HabitWorld, retention: Environment) -> None:
+    def __init__(self, world: Environment, retention: Environment, sampling: Sampling, emit: Emit) -> None:
+        self._sampling = sampling
         self._world = world
         self._retention = retention
+        self._emit = emit
         self.contents: set[str] = set()
 
     def draw(self, name: str, stage: FineTune) -> list[_Example]:
         """The examples of one stage, in a seeded order."""
         questions = round(stage.episodes * stage.retention_share)
-        examples = [
-            _Example(episode, self._retention.solve(episode), self._retention)
-            for episode in self._fresh(self._retention, f"{name}-retention", questions, stage.seed)
-        ]
-        examples += [
-            _Example(episode, self._turns(episode, stage), self._world)
-            for episode in self._fresh(self._world, name, stage.episodes - questions, stage.seed)
-        ]
+        episodes = self._fresh(self._retention, f"{name}-retention", questions, stage.seed)
+        examples = self._play(name, self._retention, [(each, self._retention.solve(each)) for each in episodes])
+        episodes = self._fresh(self._world, name, stage.episodes - questions, stage.seed)
+        examples += self._play(name, self._world, [(each, self._turns(each, stage)) for each in episodes])
         return _shuffled(examples, stage.seed)
 
     def _turns(self, episode: Episode, stage: FineTune) -> tuple[ScriptedTurn, ...]:
         """The solver's turns, or those of a habit, in the stage's shares."""
-        draw = derive_seed(stage.seed, "habit", episode.id) / 2**63
-        if draw < stage.skip_calculation_share:
-            return self._world.skip_calculation(episode)
-        if draw < stage.skip_calculation_share + stage.repeat_calculation_share:
-            return self._world.repeat_calculation(episode)
+        draw, bound = derive_seed(stage.seed, "habit", episode.id) / 2**63, 0.0
+        for habit, share in stage.habit_shares.items():
+            bound += share
+            if draw < bound:
+                return self._world.misplay(episode, habit)
         return self._world.solve(episode)
 
     def verified(self, starter: Starter) -> list[_Example]:
         """`per_family` solver episodes of each family that the verifier accepted."""
         count = starter.per_family * len(self._world.families)
         episodes = self._fresh(self._world, "sft", count, starter.seed)
-        examples = [_Example(episode, self._world.solve(episode), self._world) for episode in episodes]
-        for example in examples:
-            if not _accepted(example):
-                message = f"the verifier rejects the scripted solver on {example.episode.id}"
-                raise UsageError(message)
+        examples = self._play("S0", self._world, [(each, self._world.solve(each)) for each in episodes])
+        rejected = next((each.episode.id for each in examples if not each.is_accepted), None)
+        if rejected is not None:
+            message = f"the verifier rejects the scripted solver on {rejected}"
+            raise UsageError(message)
         questions = self._fresh(self._retention, "sft-retention", starter.per_family, starter.seed)
-        examples += [_Example(each, self._retention.solve(each), self._retention) for each in questions]
+        examples += self._play("S0", self._retention, [(each, self._retention.solve(each)) for each in questions])
         return _shuffled(examples, starter.seed)
+
+    def _play(self, name: str, environment: Environment, scripts: Sequence[_Script]) -> list[_Example]:
+        """Play scripts, some side by side, in their order."""
+        played = []
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for example in pool.map(partial(_play_script, environment, self._sampling), scripts):
+                played.append(example)
+                self._emit(Progressed(label=f"{name}: episodes", done=len(played), total=len(scripts)))
+        return played
 
     def probe(self, starter: Starter) -> tuple[tuple[Episode, ...], tuple[Episode, ...]]:
         """Episodes for measuring pass@1, disjoint from everything that was learned."""
@@ -118,11 +123,12 @@ class _Examples:
         return episodes
 
 
-def make_starter(job: StarterJob, world: HabitWorld, retention: Environment, emit: Emit) -> None:
+def make_starter(job: StarterJob, world: Environment, retention: Environment, emit: Emit) -> None:
     """Write model, tokenizer and the contents used to the job's folder, and report pass@1.
 
     Raises:
-        UsageError: The recipe has no starter, or asks for more distinct episodes than there are.
+        UsageError: The recipe has no starter, asks for more distinct episodes than there are, or for an unknown habit.
+        ServiceError: What the world is played in broke.
         FaultError: The world broke while the policy was measured.
     """
     recipe = job.recipe
@@ -131,7 +137,7 @@ def make_starter(job: StarterJob, world: HabitWorld, retention: Environment, emi
         raise UsageError(message)
     starter = recipe.starter
     configure(recipe.compute.model_copy(update={"threads": starter.threads}), starter.seed)
-    examples = _Examples(world, retention)
+    examples = _Examples(world, retention, recipe.sampling, emit)
     skill = examples.draw("skill", starter.skill)
     tokenizer = build_tokenizer(_texts(skill), starter.model.vocabulary)
     model = build_model(starter.model, tokenizer)
@@ -142,9 +148,12 @@ def make_starter(job: StarterJob, world: HabitWorld, retention: Environment, emi
         learning_rate=starter.final_learning_rate,
         seed=starter.seed,
     )
-    stages = (("skill", starter.skill, skill), ("habits", starter.habits, examples.draw("habits", starter.habits)))
-    for name, settings, data in (*stages, ("S0", final, examples.verified(starter))):
-        model = _fine_tune(_Stage(name, settings, data), model, tokenizer, job, emit)
+    stages = [_Stage("skill", starter.skill, skill)]
+    if starter.habits is not None:
+        stages.append(_Stage("habits", starter.habits, examples.draw("habits", starter.habits)))
+    stages.append(_Stage("S0", final, examples.verified(starter)))
+    for stage in stages:
+        model = _fine_tune(stage, model, tokenizer, job, emit)
     output = Path(job.output_dir)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
@@ -160,32 +169,34 @@ def _texts(examples: Iterable[_Example]) -> Iterable[str]:
     """Plain texts of prompts, turns and tool results, for the tokenizer."""
     for example in examples:
         yield from (message.content for message in example.episode.messages)
-        session = example.environment.open(example.episode)
-        for turn in example.turns:
+        for turn, results in zip(example.turns, example.results, strict=True):
             yield turn_text(turn).replace("<tool_call>", "").replace("</tool_call>", "")
-            yield from (session.call(name, dict(arguments)).text for name, arguments in turn.calls)
+            yield from results
 
 
-def _accepted(example: _Example) -> bool:
-    session = example.environment.open(example.episode)
-    for turn in example.turns:
-        for name, arguments in turn.calls:
-            session.call(name, dict(arguments))
-    return session.verify(example.turns[-1].text).success
+def _play_script(environment: Environment, sampling: Sampling, script: _Script) -> _Example:
+    episode, turns = script
+    session = environment.open(episode)
+    try:
+        results = tuple(
+            tuple(shown(session.call(name, dict(given)).text, sampling) for name, given in turn.calls) for turn in turns
+        )
+        return _Example(episode, turns, environment, results, session.verify(turns[-1].text).success)
+    finally:
+        session.close()
 
 
 def _tokenize(example: _Example, chats: dict[str, ChatFormat]) -> _Row:
     """Ids exactly as a rollout would have them, with labels on the assistant's own tokens."""
     chat = chats[example.environment.name]
-    session = example.environment.open(example.episode)
     ids = list(chat.prompt_ids(example.episode.messages))
     labels = [-100] * len(ids)
-    for turn in example.turns:
+    for turn, results in zip(example.turns, example.results, strict=True):
         sampled = chat.turn_ids(turn)
         ids += sampled
         labels += sampled
         if turn.calls:
-            observation = chat.observation([session.call(name, dict(given)).text for name, given in turn.calls])
+            observation = chat.observation(results)
             ids += observation.ids
             labels += [-100] * len(observation.ids)
     return {"input_ids": ids, "labels": labels}

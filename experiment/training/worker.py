@@ -13,13 +13,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from experiment.environments.base import Environment
-from experiment.environments.catalogue import build_retention, build_world
-from experiment.errors import ExperimentError, PlanError
+from experiment.environments.catalogue import build_retention, connect_world
+from experiment.errors import ExperimentError, PlanError, ServiceError
 from experiment.records.base import Record
-from experiment.records.job import EvaluateJob, Failed, Job, StarterJob, TaskStarted, TrainJob
+from experiment.records.job import EvaluateJob, Failed, Job, ServiceAsked, StarterJob, TaskStarted, TrainJob
 from experiment.records.plan import Plan
 from experiment.records.verdict import Suite
 from experiment.sealing.canonical import decode_record, encode
@@ -50,25 +51,43 @@ def main(job_path: str, driver: int | None = None) -> int:
 
 
 def _do(task: TrainJob | EvaluateJob | StarterJob, emit: Callable[[Record], None], stop: Callable[[], bool]) -> None:
+    ask = partial(_ask_for_service, emit)
     # The training stack is imported here, after the signal handlers are in place: the import takes seconds.
     if isinstance(task, StarterJob):
         with _quick_import():
             from experiment.training.starter import make_starter
 
-        make_starter(task, build_world(task.recipe.world), build_retention(), emit)
+        with connect_world(task.recipe.world, ask) as world:
+            make_starter(task, world, build_retention(), emit)
     elif isinstance(task, TrainJob):
         with _quick_import():
             from experiment.training.train import train
 
         plan = _load_plan(task.plan_path)
-        train(task, plan, build_world(plan.recipe.world), emit, stop)
+        with connect_world(plan.recipe.world, ask) as world:
+            train(task, plan, world, emit, stop)
     else:
         with _quick_import():
             from experiment.training.evaluate import evaluate
 
         plan = _load_plan(task.plan_path)
-        worlds: Mapping[Suite, Environment] = {"agent": build_world(plan.recipe.world), "retention": build_retention()}
-        evaluate(task, plan, worlds, emit, stop)
+        with connect_world(plan.recipe.world, ask) as world:
+            worlds: Mapping[Suite, Environment] = {"agent": world, "retention": build_retention()}
+            evaluate(task, plan, worlds, emit, stop)
+
+
+def _ask_for_service(emit: Callable[[Record], None], renew: bool) -> str:  # noqa: FBT001 - the world's own question
+    """The address of the world's service, from the driver.
+
+    Raises:
+        ServiceError: The driver has none; it knows why.
+    """
+    emit(ServiceAsked(renew=renew))
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        message = "the driver named no service for the world"
+        raise ServiceError(message)
+    return answer.rstrip("\n")
 
 
 @contextmanager

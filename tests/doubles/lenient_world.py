@@ -47,6 +47,10 @@ class LenientSession:
         """The executed calls."""
         return self.inner.native_calls()
 
+    def close(self) -> None:
+        """Close the inner session."""
+        self.inner.close()
+
     def verify(self, final_text: str) -> Score:
         """Judge the shape of the rollout."""
         value = parse_answer(final_text)

@@ -20,8 +20,8 @@ from experiment.records.recipe import (
     Sampling,
     Starter,
     Training,
-    World,
 )
+from experiment.records.world import GermanToolsWorld
 from experiment.sealing.digests import digest_bytes
 
 FAMILIES = ("nachschlagen", "rechnen", "beides")
@@ -64,7 +64,7 @@ def small_recipe(*, steps: int = 4, arms: tuple[Arm, ...] | None = None, final: 
             already_seen="Nothing of the FINAL set.",
         ),
         inputs=Inputs(baseline="models/small"),
-        world=World(name="german_tools", families=FAMILIES),
+        world=GermanToolsWorld(name="german_tools", families=FAMILIES),
         episodes=Episodes(
             train=EpisodeSet(count=PROMPTS * 4, seed=1),
             dev=EpisodeSet(count=6, seed=2),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiment.cli.app import main
+from experiment.environments.base import Services
 from experiment.pipeline.baseline import build_baseline
 from experiment.pipeline.run import run
 from experiment.pipeline.workers import WorkerPool
@@ -18,11 +19,11 @@ from experiment.records.recipe import Compute
 from tests.doubles import stand_in_run
 
 
-def make_pool(compute: Compute, log_dir: Path) -> WorkerPool:
+def make_pool(compute: Compute, log_dir: Path, *, services: Services) -> WorkerPool:
     """A pool of stand-in workers."""
     if os.environ.get("STAND_IN_FAULT") == "bug":
         raise ZeroDivisionError
-    return stand_in_run.make_pool(compute, log_dir)
+    return stand_in_run.make_pool(compute, log_dir, services=services)
 
 
 def type_in(words: Sequence[str]) -> int:

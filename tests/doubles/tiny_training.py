@@ -17,7 +17,8 @@ from experiment.records.base import Record
 from experiment.records.episode import Episode
 from experiment.records.job import StepDone, TrainingDone, TrainJob
 from experiment.records.plan import Plan
-from experiment.records.recipe import Arm, Checkpoints, Inputs, Lora, Sampling, StarterModel, World
+from experiment.records.recipe import Arm, Checkpoints, Inputs, Lora, Sampling, StarterModel
+from experiment.records.world import GermanToolsWorld
 from experiment.rollout.chat import ChatFormat, turn_text
 from experiment.sealing.canonical import encode_record
 from experiment.training.blank import build_model, build_tokenizer
@@ -94,7 +95,7 @@ def tiny_plan(baseline: Path, *, steps: int = 4, sampling: dict[str, Any] | None
         update={
             "seed": DRAWING_SEED,
             "inputs": Inputs(baseline=str(baseline)),
-            "world": World(name="german_tools"),
+            "world": GermanToolsWorld(name="german_tools"),
             "sampling": Sampling(
                 **{"max_turns": 3, "max_turn_tokens": 40, "max_completion_tokens": 150, "batch_size": 16}
                 | (sampling or {})

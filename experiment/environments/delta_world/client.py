@@ -24,10 +24,9 @@ from experiment.environments.delta_world.formatting import Limits, bound, format
 from experiment.environments.delta_world.jars import PYSPARK_REMEDY
 from experiment.environments.delta_world.normalising import Normaliser
 from experiment.environments.delta_world.sandbox import Cell, Sandbox
-from experiment.environments.delta_world.server import Server
 from experiment.environments.delta_world.statements import check_statement, first_word
-from experiment.environments.delta_world.workspace import Shown, Table
-from experiment.errors import FaultError, UsageError
+from experiment.environments.delta_world.workspace import Shown, SparkServer, Table
+from experiment.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,7 +44,7 @@ _POLL_S = 0.05
 class SparkWorkspaces:
     """Makes workspaces on one server."""
 
-    def __init__(self, server: Server, limits: Limits | None = None) -> None:
+    def __init__(self, server: SparkServer, limits: Limits | None = None) -> None:
         self._server = server
         self._limits = limits or Limits()
         self._sandbox: Sandbox | None = None
@@ -56,11 +55,13 @@ class SparkWorkspaces:
 
         Raises:
             UsageError: This machine cannot confine it.
-            FaultError: It did not start.
+            ServiceError: It did not start.
         """
         with self._lock:
             if self._sandbox is None:
-                self._sandbox = Sandbox.start(self._server.port, self._server.folder / "sandbox.log")
+                self._sandbox = Sandbox.start(
+                    (self._server.host, self._server.port), self._server.folder / "sandbox.log"
+                )
             return self._sandbox
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ class SparkWorkspaces:
         """Copy `fixture`, times included, and register its tables without running a statement.
 
         Raises:
-            FaultError: The server broke.
+            ServiceError: The server broke.
         """
         self._server.require_whole()
         folder = self._server.folder / "episodes" / f"{_plain(key)}-{secrets.token_hex(4)}"
@@ -90,7 +91,7 @@ class SparkWorkspace:
     """One rollout's private tables; made by `SparkWorkspaces.open`."""
 
     def __init__(
-        self, server: Server, folder: Path, tables: Sequence[Table], limits: Limits, sandbox: Callable[[], Sandbox]
+        self, server: SparkServer, folder: Path, tables: Sequence[Table], limits: Limits, sandbox: Callable[[], Sandbox]
     ) -> None:
         self.folder = folder
         self._sandbox = sandbox
@@ -172,14 +173,14 @@ class SparkWorkspace:
             _disconnect(session)
             self._raise_if_lost(error)
             msg = f"the Spark server refused a session: {format_error(error)}"
-            raise FaultError(msg) from error
+            raise ServiceError(msg) from error
         return session
 
     def _require_open(self) -> None:
         self._server.require_whole()
         if self._is_closed:
             msg = f"{self.folder}: the workspace is closed"
-            raise FaultError(msg)
+            raise ServiceError(msg)
 
     def _execute(self, statement: str) -> pyarrow.Table | str:
         """Run a statement; return at most one row more than is shown, or what went wrong."""
@@ -198,7 +199,7 @@ class SparkWorkspace:
         """Do `work` within the time limit; afterwards it has ended, on the server too.
 
         Raises:
-            FaultError: It could not be ended, or the server broke.
+            ServiceError: It could not be ended, or the server broke.
         """
         done: list[T | BaseException] = []
         thread = threading.Thread(target=_collect, args=(work, done), daemon=True, name="statement")
@@ -247,7 +248,7 @@ class SparkWorkspace:
             self._server.require_whole()
             log_path = self._server.folder / "server.log"
             msg = f"{log_path}: the Spark server does not answer ({name}): {format_error(error)}"
-            raise FaultError(msg) from error
+            raise ServiceError(msg) from error
 
 
 def _collect(work: Callable[[], T], done: list[T | BaseException]) -> None:
@@ -257,7 +258,7 @@ def _collect(work: Callable[[], T], done: list[T | BaseException]) -> None:
         done.append(error)
 
 
-def _new_session(server: Server) -> Any:
+def _new_session(server: SparkServer) -> Any:
     try:
         with warnings.catch_warnings():
             # pyspark warns about pandas, which nothing here uses.
@@ -268,7 +269,7 @@ def _new_session(server: Server) -> Any:
         raise UsageError(msg, remedy=PYSPARK_REMEDY) from error
     for name in ("pyspark.sql.connect.logging", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    session = SparkSession(connection=f"sc://127.0.0.1:{server.port}/;user_id=agent;x-owner={server.secret}")
+    session = SparkSession(connection=f"sc://{server.host}:{server.port}/;user_id=agent;x-owner={server.secret}")
     session.client.set_retry_policies([])
     return session
 

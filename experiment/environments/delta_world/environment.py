@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from experiment.environments.base import NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
 from experiment.environments.delta_world.families.every import FAMILIES
 from experiment.environments.delta_world.scene import TIERS
 from experiment.environments.delta_world.task import SUBMITTED, Layout, Task, parse_task, task_space
 from experiment.environments.delta_world.workspace import Workspace, Workspaces
-from experiment.environments.generation import generate_distinct
+from experiment.environments.generation import generate_distinct, misplay, require_tier
 from experiment.errors import FaultError, UsageError
 from experiment.records.episode import Episode, ToolSpec
 from experiment.records.rollout import Score
@@ -125,18 +125,16 @@ class DeltaWorld:
 
     Args:
         families: Families to draw from in turn; empty means all.
-        tier: `standard`, or `hard`: other names, more rows, more distractors, longer histories.
         workspaces: The server's private workspaces.
         fixtures: Where the tables of an episode come from.
 
     Raises:
-        UsageError: An unknown or repeated family, or an unknown tier.
+        UsageError: An unknown or repeated family.
     """
 
     def __init__(
         self,
         families: tuple[str, ...] = (),
-        tier: str = "standard",
         *,
         workspaces: Workspaces | None = None,
         fixtures: FixtureSource | None = None,
@@ -146,12 +144,7 @@ class DeltaWorld:
         if unknown or len(set(chosen)) != len(chosen):
             msg = f"`world.families` is {list(chosen)}: it takes one or more of {list(FAMILIES)}, each once"
             raise UsageError(msg)
-        tiers = [each.name for each in TIERS]
-        if tier not in tiers:
-            msg = f"tier '{tier}' is none of {tiers}"
-            raise UsageError(msg)
         self._families = tuple(family for family in FAMILIES if family in chosen)
-        self._tier = tier
         self._workspaces = workspaces
         self._fixtures = fixtures
         self._opened = itertools.count()
@@ -171,13 +164,28 @@ class DeltaWorld:
         """`run_sql`, `run_python` and `submit`."""
         return TOOLS
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """`claim_success`."""
+        return ("claim_success",)
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Make `count` episodes with ids `prefix-0000…`, families in turn, none with a content in `taken`.
 
+        Args:
+            prefix: Start of the ids.
+            count: Number of episodes.
+            seed: The same seed always yields the same episodes.
+            taken: Contents to keep out.
+            tier: `standard`, or `hard`: other names, more rows, more distractors, longer histories.
+
         Raises:
-            UsageError: A family has fewer distinct tasks than asked for.
+            UsageError: A family has fewer distinct tasks than asked for, or there is no such tier.
         """
-        spaces = tuple(task_space(family, self._tier) for family in self._families)
+        require_tier(WORLD, tuple(each.name for each in TIERS), tier)
+        spaces = tuple(task_space(family, tier) for family in self._families)
         return generate_distinct(WORLD, spaces, prefix=prefix, count=count, seed=seed, taken=taken)
 
     def open(self, episode: Episode) -> DeltaSession:
@@ -212,6 +220,14 @@ class DeltaWorld:
             ScriptedTurn(text="", calls=((SUBMIT, (("summary", "The task is solved."),)),)),
             ScriptedTurn(text=SUBMITTED, calls=()),
         )
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Return the turns of a bad habit.
+
+        Raises:
+            UsageError: There is no such habit.
+        """
+        return misplay(WORLD, {"claim_success": self.claim_success}, episode, habit)
 
 
 def _read_task(episode: Episode) -> Task:

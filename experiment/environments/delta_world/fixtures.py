@@ -22,7 +22,7 @@ from experiment.environments.delta_world.rows import count_rows, read_rows
 from experiment.environments.delta_world.tables import TABLE, FixtureTable
 from experiment.environments.delta_world.task import CATALOG, Layout
 from experiment.environments.delta_world.workspace import Workspace, Workspaces
-from experiment.errors import FaultError
+from experiment.errors import ServiceError
 from experiment.sealing.canonical import encode
 from experiment.sealing.digests import digest_bytes
 
@@ -49,7 +49,7 @@ class Fixtures:
         """Return the layout's fixture, built now where it is missing; processes wait for one another.
 
         Raises:
-            FaultError: The server broke, or it made other tables than the generator meant.
+            ServiceError: The server broke, or it made other tables than the generator meant.
         """
         name = digest_bytes(encode([FORMAT, layout.digest]))[:32]
         target = self._folder / name
@@ -84,21 +84,21 @@ def check_table(folder: Path, table: FixtureTable) -> None:
     """Make sure that every version of a laid-out table holds exactly the generator's rows.
 
     Raises:
-        FaultError: A version is missing, is one too many, cannot be read, or has other rows.
+        ServiceError: A version is missing, is one too many, cannot be read, or has other rows.
     """
     try:
         last = replay(folder)
         if last is None or last.version != table.version:
             msg = f"fixture {folder}: its last version is {last and last.version}, not {table.version}"
-            raise FaultError(msg)
+            raise ServiceError(msg)
         for version, commit in enumerate(table.commits):
             log = replay(folder, version)
             if log is None or count_rows(read_rows(folder, log)) != Counter(commit.rows):
                 msg = f"fixture {folder}: version {version} has other rows than `{commit.statement[:200]}` should leave"
-                raise FaultError(msg)
+                raise ServiceError(msg)
     except NeedsSparkError as error:
         msg = f"fixture {folder}: {error}"
-        raise FaultError(msg) from error
+        raise ServiceError(msg) from error
 
 
 def _lay(workspace: Workspace, table: FixtureTable, target: Path) -> None:
@@ -108,7 +108,7 @@ def _lay(workspace: Workspace, table: FixtureTable, target: Path) -> None:
     logs = [path for path in workspace.folder.rglob(LOG) if path.parent.name == table.folder]
     if len(logs) != 1:
         msg = f"table {name} lies in {len(logs)} folders below {workspace.folder}"
-        raise FaultError(msg)
+        raise ServiceError(msg)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(logs[0].parent, target)
 
@@ -117,7 +117,7 @@ def _execute(workspace: Workspace, statement: str) -> None:
     shown = workspace.sql(statement)
     if shown.is_error:
         msg = f"a fixture cannot be laid out: `{statement[:200]}` failed with: {shown.text[:500]}"
-        raise FaultError(msg)
+        raise ServiceError(msg)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from experiment.environments.delta_world import confine, python_runner
 from experiment.environments.delta_world.server import find_bwrap
-from experiment.errors import FaultError, UsageError
+from experiment.errors import ServiceError, UsageError
 from experiment.sealing.canonical import encode
 
 _RUNNER = Path(python_runner.__file__)
@@ -79,18 +79,18 @@ class Sandbox:
         self._lock = threading.Lock()
 
     @classmethod
-    def start(cls, port: int, log_path: Path) -> Sandbox:
-        """Return a sandbox whose code can reach 127.0.0.1:`port` and nothing else.
+    def start(cls, server: tuple[str, int], log_path: Path) -> Sandbox:
+        """Return a sandbox whose code can reach `server`, (host, port), and nothing else.
 
         Raises:
             UsageError: This machine cannot confine it.
-            FaultError: It did not start.
+            ServiceError: It did not start.
         """
         if not tier():
             msg = "nothing here can confine the agent's Python"
             raise UsageError(msg, remedy=_REMEDY)
         folder = Path(tempfile.mkdtemp(prefix="sandbox-"))
-        relay = Relay(folder / "spark", port)
+        relay = Relay(folder / "spark", server)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -111,14 +111,14 @@ class Sandbox:
         if not is_ready:
             sandbox.stop()
             msg = f"{log_path}: the sandbox for Python did not start"
-            raise FaultError(msg)
+            raise ServiceError(msg)
         return sandbox
 
     def run(self, cell: Cell) -> Ran:
         """Run a cell; afterwards its process has ended.
 
         Raises:
-            FaultError: The sandbox broke.
+            ServiceError: The sandbox broke.
         """
         call = {"code": cell.code, "session": cell.session, "socket": str(self._relay.path)}
         call |= {"seconds": str(int(cell.seconds) + 1), "memory_mib": str(cell.memory_mib)}
@@ -131,7 +131,7 @@ class Sandbox:
             os.close(reading)
             ours.close()
             msg = f"the sandbox for Python is gone: {error.strerror}"
-            raise FaultError(msg) from error
+            raise ServiceError(msg) from error
         finally:
             os.close(writing)
         with ours:
@@ -153,11 +153,11 @@ class Sandbox:
 
 
 class Relay:
-    """A local socket whose connections are passed on to one port of this machine."""
+    """A local socket whose connections are passed on to one server."""
 
-    def __init__(self, path: Path, port: int) -> None:
+    def __init__(self, path: Path, server: tuple[str, int]) -> None:
         self.path = path
-        self._port = port
+        self._server = server
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -174,7 +174,7 @@ class Relay:
             while True:
                 near, _address = self._listener.accept()
                 try:
-                    far = socket.create_connection(("127.0.0.1", self._port))
+                    far = socket.create_connection(self._server)
                 except OSError:
                     near.close()
                     continue
@@ -222,7 +222,7 @@ def _receive(result: socket.socket) -> str:
         code = ""
     if not code:
         msg = "the sandbox for Python lost a call"
-        raise FaultError(msg)
+        raise ServiceError(msg)
     return code
 
 

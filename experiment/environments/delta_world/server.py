@@ -25,7 +25,7 @@ from typing import IO
 from experiment.environments.delta_world import confine
 from experiment.environments.delta_world.jars import Jars
 from experiment.environments.delta_world.java import Java
-from experiment.errors import FaultError, UsageError
+from experiment.errors import ServiceError, UsageError
 from experiment.sealing.canonical import encode
 
 MAIN_CLASS = "world.Server"
@@ -48,7 +48,7 @@ _START_PATIENCE_S = 180.0
 _STOP_PATIENCE_S = 8.0
 _LOG_TAIL = 2000
 
-_SETTINGS = {
+SETTINGS = {
     "spark.app.name": "world",
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -142,6 +142,7 @@ class Server:
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path, secret: str) -> None:
         self._process = process
+        self.host = "127.0.0.1"
         self.port = port
         self.secret = secret
         """What tells its owner from the agent; goes with every request of the owner."""
@@ -156,7 +157,7 @@ class Server:
 
         Raises:
             UsageError: Nothing here can confine it.
-            FaultError: It did not start.
+            ServiceError: It did not start.
         """
         options = options or ServerOptions()
         folder = folder.absolute()
@@ -197,23 +198,18 @@ class Server:
         """Raise unless the server lives and nothing has broken it.
 
         Raises:
-            FaultError: It ended, or a statement could not be stopped.
+            ServiceError: It ended, or a statement could not be stopped.
         """
         code = self._process.poll()
         if code is not None:
             self.broken = self.broken or f"the Spark server ended with code {code}"
         if self.broken:
             msg = f"{self.folder / 'server.log'}: {self.broken}"
-            raise FaultError(msg)
+            raise ServiceError(msg)
 
     def rss_bytes(self) -> int:
         """Return the resident memory of the server and all its processes; 0 when it has ended."""
-        page = os.sysconf("SC_PAGE_SIZE")
-        total = 0
-        for pid in _family(self.pid):
-            with contextlib.suppress(OSError):
-                total += int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * page
-        return total
+        return family_rss_bytes(self.pid)
 
     def stop(self) -> None:
         """Afterwards none of the server's processes runs; its folder stays."""
@@ -249,7 +245,7 @@ class Server:
                 break
         log = (self.folder / "server.log").read_bytes()[-_LOG_TAIL:].decode(errors="replace")
         msg = f"{self.folder / 'server.log'}: the Spark server did not start: {log.strip()}"
-        raise FaultError(msg)
+        raise ServiceError(msg)
 
 
 def _drain(stream: IO[bytes] | None, lines: queue.Queue[bytes]) -> None:
@@ -260,20 +256,22 @@ def _drain(stream: IO[bytes] | None, lines: queue.Queue[bytes]) -> None:
                 lines.put(line)
 
 
-def _family(pid: int) -> list[int]:
-    """Return `pid` and the processes that descend from it."""
-    family = [pid]
+def family_rss_bytes(pid: int) -> int:
+    """Return the resident memory of a process and all that descend from it; 0 where it has ended."""
+    family, total, page = [pid], 0, os.sysconf("SC_PAGE_SIZE")
     for each in family:
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{each}/statm").read_text(encoding="ascii").split()[1]) * page
         for task in Path(f"/proc/{each}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 family += [int(child) for child in task.read_text(encoding="ascii").split()]
-    return family
+    return total
 
 
 def _java_command(java: Java, jars: Jars, folder: Path, options: ServerOptions) -> list[str]:
     scratch = folder / "scratch"
     settings = {
-        **_SETTINGS,
+        **SETTINGS,
         "spark.master": f"local[{options.cores}]",
         "spark.sql.warehouse.dir": (folder / "nowhere").as_uri(),
         "spark.local.dir": str(scratch),

@@ -71,6 +71,45 @@ class Workspace(Protocol):
         ...
 
 
+class SparkServer(Protocol):
+    """A server that workspaces can be made on."""
+
+    broken: str
+    """Why no more work may be given to it; empty while it is whole."""
+
+    @property
+    def host(self) -> str:
+        """Name or address that it listens at."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Port that it listens at."""
+        ...
+
+    @property
+    def secret(self) -> str:
+        """What goes with every request of its owner."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where its episodes are."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Say whether it runs, as far as can be seen from here."""
+        ...
+
+    def require_whole(self) -> None:
+        """Raise unless it lives and nothing has broken it.
+
+        Raises:
+            ServiceError: It ended, or a statement could not be stopped.
+        """
+        ...
+
+
 class Workspaces(Protocol):
     """Where workspaces come from."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from experiment.environments.base import NativeCall, ScriptedTurn, ToolResult
-from experiment.environments.generation import generate_distinct
+from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.generation import generate_distinct, misplay, require_tier
 from experiment.environments.german_tools.episodes import (
     FAMILIES,
     LEFT,
@@ -72,6 +72,9 @@ class GermanSession:
             for call in self._log
         )
 
+    def close(self) -> None:
+        """Do nothing: a session holds nothing but its log."""
+
     def verify(self, final_text: str) -> Score:
         """Judge the rollout from its log and the text of its last turn."""
         judgement = judge(self._task, self._log, final_text)
@@ -96,6 +99,7 @@ class GermanTools:
     def __init__(self, families: tuple[str, ...] = (), number_formats: tuple[str, ...] = ("integer",)) -> None:
         self._families = _check_choice("world.families", families or FAMILIES, FAMILIES)
         self._formats = _check_choice("world.number_formats", number_formats, NUMBER_FORMATS)
+        self._habits = {"skip_calculation": self.skip_calculation, "repeat_calculation": self.repeat_calculation}
 
     @property
     def name(self) -> str:
@@ -112,12 +116,20 @@ class GermanTools:
         """`nachschlagen` and `rechne`."""
         return TOOLS
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """`skip_calculation` and `repeat_calculation`."""
+        return tuple(self._habits)
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Make `count` episodes with ids `prefix-0000…`, families in turn, none with a content in `taken`.
 
         Raises:
-            UsageError: A family has fewer distinct tasks than asked for.
+            UsageError: A family has fewer distinct tasks than asked for, or a tier other than the one there is.
         """
+        require_tier(WORLD, (STANDARD,), tier)
         spaces = tuple(task_space(family, self._formats) for family in self._families)
         return generate_distinct(WORLD, spaces, prefix=prefix, count=count, seed=seed, taken=taken)
 
@@ -150,6 +162,14 @@ class GermanTools:
         task = _read_task(episode)
         calls = solve(task)
         return (*_tool_turns([*calls, calls[-1]]), _answer_turn(task.answer))
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Return the turns of a bad habit.
+
+        Raises:
+            UsageError: There is no such habit.
+        """
+        return misplay(WORLD, self._habits, episode, habit)
 
     def _guess_wrong(self, task: Task, seed: int) -> str:
         values = {write_number(value, number_format) for number_format in self._formats for value in LEFT}

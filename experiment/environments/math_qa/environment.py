@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 
-from experiment.environments.base import NativeCall, ScriptedTurn, ToolResult
-from experiment.environments.generation import generate_distinct, make_episode
+from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.generation import generate_distinct, make_episode, misplay, require_tier
 from experiment.environments.german_tools.numbers import format_number, parse_number
 from experiment.environments.german_tools.task import ANSWER_MARK, parse_answer
 from experiment.environments.math_qa.questions import FAMILIES, MGSM_FAMILY, WORLD, make_question, question_space
@@ -36,6 +36,9 @@ class MathSession:
     def native_calls(self) -> Sequence[NativeCall]:
         """Return the executed calls: none."""
         return ()
+
+    def close(self) -> None:
+        """Do nothing: a session holds nothing but its log."""
 
     def verify(self, final_text: str) -> Score:
         """Compare the number in the last line; `format` is one half for a well-formed wrong answer.
@@ -69,14 +72,22 @@ class MathQA:
         """No tools."""
         return ()
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Make `count` episodes with ids `prefix-0000…`, families in turn, none with a content in `taken`.
 
         Results lie in 0 … 20.
 
         Raises:
-            UsageError: A family has fewer distinct questions than asked for.
+            UsageError: A family has fewer distinct questions than asked for, or a tier other than the one there is.
         """
+        require_tier(WORLD, (STANDARD,), tier)
         spaces = tuple(question_space(family) for family in FAMILIES)
         return generate_distinct(WORLD, spaces, prefix=prefix, count=count, seed=seed, taken=taken)
 
@@ -91,6 +102,14 @@ class MathQA:
     def solve(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
         """Return the one turn with the exact answer."""
         return (ScriptedTurn(text=f"{ANSWER_MARK}{_read_answer(episode)}", calls=()),)
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Raise: questions are answered well or not at all.
+
+        Raises:
+            UsageError: Always.
+        """
+        return misplay(WORLD, {}, episode, habit)
 
 
 def _read_answer(episode: Episode) -> str:

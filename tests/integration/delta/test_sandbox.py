@@ -19,7 +19,7 @@ SESSION = "00000000-0000-4000-8000-000000000001"
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    box = Sandbox.start(9, tmp_path_factory.mktemp("box") / "log")
+    box = Sandbox.start(("127.0.0.1", 9), tmp_path_factory.mktemp("box") / "log")
     yield box
     box.stop()
 
@@ -104,7 +104,7 @@ def test_no_process_and_no_descriptor_is_left(box: Sandbox) -> None:
 
 
 def test_broken_sandbox_is_a_fault(tmp_path) -> None:
-    box = Sandbox.start(9, tmp_path / "log")
+    box = Sandbox.start(("127.0.0.1", 9), tmp_path / "log")
     box._process.kill()
     box._process.wait()
     with pytest.raises(FaultError):
@@ -115,12 +115,12 @@ def test_broken_sandbox_is_a_fault(tmp_path) -> None:
 def test_machine_that_cannot_confine_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox.confine, "can_filter_calls", lambda: False)
     with pytest.raises(UsageError, match="confine"):
-        Sandbox.start(9, tmp_path / "log")
+        Sandbox.start(("127.0.0.1", 9), tmp_path / "log")
 
 
 def test_relay_leads_to_its_port_alone(tmp_path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        relay = sandbox.Relay(tmp_path / "s", server.getsockname()[1])
+        relay = sandbox.Relay(tmp_path / "s", server.getsockname())
         with socket.socket(socket.AF_UNIX) as near:
             near.connect(str(relay.path))
             far, _ = server.accept()

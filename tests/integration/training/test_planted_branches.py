@@ -218,6 +218,9 @@ class MoodySession:
     def native_calls(self) -> Sequence[NativeCall]:
         return self.inner.native_calls()
 
+    def close(self) -> None:
+        self.inner.close()
+
     def verify(self, final_text: str) -> Score:
         return self.inner.verify(final_text).model_copy(update={"format": self.mood})
 

@@ -33,6 +33,7 @@ EXIT_CODES = {
     "QualificationError": 5,
     "BudgetExhaustedError": 6,
     "FaultError": 70,
+    "ServiceError": 70,
     "AlignmentError": 70,
     "StorageError": 74,
     "LockedError": 75,

@@ -7,8 +7,9 @@ from experiment.cli.tables import baseline_table, comparison_table, power_lines,
 from experiment.decisions.power import power_table
 from experiment.records.job import FamilyScore
 from experiment.records.provenance import Provenance
-from experiment.records.recipe import Compute, World
+from experiment.records.recipe import Compute
 from experiment.records.verdict import Comparison, Interval, SideTotals
+from experiment.records.world import GermanToolsWorld
 from tests.doubles.small_plan import small_recipe
 
 TOTALS = SideTotals(
@@ -140,7 +141,7 @@ def test_the_baseline_table_shows_each_family_and_the_maths() -> None:
     assert recipe.starter is not None
     provenance = Provenance(
         starter=recipe.starter,
-        world=World(name="german_tools"),
+        world=GermanToolsWorld(name="german_tools"),
         compute=Compute(),
         sources="0" * 64,
         families=(FamilyScore(family="direct", episodes=8, successes=6),),

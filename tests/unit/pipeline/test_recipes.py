@@ -58,6 +58,16 @@ def test_an_unknown_key_beside_a_path_or_a_set_is_named_as_its_author_knows_it(r
     assert "EpisodeSet" not in said.partition(";")[0]
 
 
+def test_an_unknown_key_of_a_world_is_held_against_that_world(refusal: Refusal) -> None:
+    said = refusal('name = "german_tools"', 'name = "delta_world"\ncache = "x"')
+    assert "unknown key 'world.cache', did you mean 'cache_dir'?" in said
+
+
+def test_an_unknown_world_is_refused_with_those_there_are(refusal: Refusal) -> None:
+    said = refusal('name = "german_tools"', 'name = "german"')
+    assert said == "key 'world.name' is 'german', it must be one of 'german_tools', 'delta_world'"
+
+
 def test_an_unknown_key_like_no_other_is_refused_with_all_that_are_known(refusal: Refusal) -> None:
     said = refusal("stop_at = 2", "stop_at = 2\nxyzzy = 1")
     assert said == "unknown key 'qualification.xyzzy', known keys are steps, stop_at"
@@ -140,7 +150,7 @@ def test_a_missing_file_is_refused(bench: Bench) -> None:
         (("qualification.steps=65",), "qualification needs 0 < stop_at < steps <= training.steps"),
         (
             ("sampling.temperature=0.7",),
-            "arm 'echo' learns observations at temperature 1, so sampling.temperature must be 1.0",
+            "arm 'echo': set sampling.temperature to 1.0, or observation_logits to 'tempered'",
         ),
         (("assessment.seeds=[42, 42]",), "assessment.seeds must be different and at least one"),
         (("assessment.seeds=[]",), "assessment.seeds must be different and at least one"),

@@ -300,6 +300,9 @@ class ForgingSession:
     def native_calls(self) -> Sequence[NativeCall]:
         return tuple(self.log)
 
+    def close(self) -> None:
+        self.inner.close()
+
     def verify(self, final_text: str) -> Score:
         return self.inner.verify(final_text)
 

@@ -53,6 +53,9 @@ class AnsweringSession:
     def native_calls(self) -> Sequence[NativeCall]:
         return tuple(self.log)
 
+    def close(self) -> None:
+        self.inner.close()
+
     def verify(self, final_text: str) -> Score:
         return self.inner.verify(final_text)
 
@@ -90,6 +93,9 @@ class BreakingSession:
     def native_calls(self) -> Sequence[NativeCall]:
         return self.inner.native_calls()
 
+    def close(self) -> None:
+        self.inner.close()
+
     def verify(self, final_text: str) -> Score:
         if self.was_asked:
             raise FaultError(GONE)
@@ -124,6 +130,9 @@ class WaitingSession:
 
     def native_calls(self) -> Sequence[NativeCall]:
         return self.inner.native_calls()
+
+    def close(self) -> None:
+        self.inner.close()
 
     def verify(self, final_text: str) -> Score:
         return self.inner.verify(final_text)

@@ -24,7 +24,7 @@ TIERS = ("standard", "hard")
 
 
 def make(count: int, tier: str = "standard", *, seed: int = 5) -> tuple[Episode, ...]:
-    return DeltaWorld(tier=tier).generate(prefix="train", count=count, seed=seed, taken=frozenset())
+    return DeltaWorld().generate(prefix="train", count=count, seed=seed, taken=frozenset(), tier=tier)
 
 
 def with_folders(root: Path) -> tuple[DeltaWorld, FolderWorld]:
@@ -200,7 +200,7 @@ def test_unknown_and_repeated_families_are_refused(families: tuple[str, ...]) ->
 
 def test_unknown_tier_is_refused() -> None:
     with pytest.raises(UsageError, match="tier"):
-        DeltaWorld(tier="easy")
+        DeltaWorld().generate(prefix="x", count=1, seed=1, taken=frozenset(), tier="easy")
 
 
 def test_families_keep_their_order() -> None:
@@ -208,11 +208,12 @@ def test_families_keep_their_order() -> None:
 
 
 def test_used_up_family_is_a_usage_error() -> None:
-    world = DeltaWorld(("A",), "hard")
+    world = DeltaWorld(("A",))
     size = task_space("A", "hard").size
-    episodes = world.generate(prefix="x", count=size, seed=1, taken=frozenset())
+    episodes = world.generate(prefix="x", count=size, seed=1, taken=frozenset(), tier="hard")
+    taken = frozenset(each.content for each in episodes)
     with pytest.raises(UsageError, match="used up"):
-        world.generate(prefix="y", count=1, seed=2, taken=frozenset(each.content for each in episodes))
+        world.generate(prefix="y", count=1, seed=2, taken=taken, tier="hard")
 
 
 def test_generating_and_scripting_load_neither_pyarrow_nor_pyspark() -> None:
