@@ -42,7 +42,7 @@ class Fixtures:
     """
 
     def __init__(self, folder: Path, workspaces: Workspaces) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()
         self._workspaces = workspaces
 
     def ensure(self, layout: Layout) -> Path:

@@ -93,6 +93,7 @@ def provide_jars(cache_dir: Path, java: Java) -> Jars:
     Raises:
         UsageError: pyspark is not installed, a jar cannot be fetched, or one has another hash than the lock says.
     """
+    cache_dir = cache_dir.absolute()  # Spark's resolver takes no other
     spark = find_spark_jars()
     locked = read_lock()
     jar_dir = cache_dir / "jars"
@@ -164,8 +165,8 @@ def _resolve(scratch: Path, java: Java) -> Path:
     done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").splitlines()
-        reasons = [line.strip() for line in lines if "not found" in line or "error" in line.lower()]
-        msg = f"Delta Lake's jars cannot be fetched: {'; '.join(reasons[-3:]) or lines[-1:]}"
+        reasons = [line.strip() for line in lines if re.search(r"not found|error|Exception", line)]
+        msg = f"Delta Lake's jars cannot be fetched: {'; '.join(reasons[:3]) or lines[-1:]}"
         raise UsageError(msg, remedy="Allow Java to reach Maven Central, or copy a filled cache to `.cache/delta`.")
     return scratch / "jars"
 
