@@ -21,7 +21,7 @@ from experiment.sealing.digests import digest_bytes
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _KEPT = re.compile(r"(\d{20})\.(json|crc)")
-_TIMES = frozenset({"timestamp", "createdTime", "deletionTimestamp"})
+_TIMES = frozenset({"timestamp", "deletionTimestamp"})
 _DURATION = "TimeMs"
 _SOME_MILLISECONDS = "120"
 
@@ -32,6 +32,8 @@ class _Freezer:
     identifiers: dict[str, str] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
     """Moment of the commit that added a path, in milliseconds."""
+    created: dict[int, int] = field(default_factory=dict)
+    """Moment of the commit that first named a time of creation, in milliseconds, by that time."""
 
     def rename(self, text: str) -> str:
         """Return `text` with every identifier replaced, the same one always by the same."""
@@ -48,6 +50,9 @@ class _Freezer:
     def _settle_field(self, key: str, value: object, owner: Mapping[str, object], moment: int) -> object:
         if key in _TIMES and isinstance(value, int):
             return moment
+        if key == "createdTime" and isinstance(value, int):
+            # Checksum files repeat a table's metadata; Delta does not find the table where they differ from the log.
+            return self.created.setdefault(value, moment)
         if key == "modificationTime":
             return self.written.setdefault(str(owner["path"]), moment)
         if key.endswith(_DURATION) and isinstance(value, str):

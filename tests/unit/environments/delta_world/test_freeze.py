@@ -46,13 +46,16 @@ def write_as_spark(folder: Path, letter: str, moment: int) -> None:
             text = text.replace(old, new)
         lines = [json.loads(line) for line in text.splitlines()]
         for line in lines:
-            for body in line.values():
+            for name, body in line.items():
                 body.update({"modificationTime": moment + version} if "size" in body else {})
+                if name == "metaData":
+                    body["createdTime"] = moment
+                    metadata = body
             if "commitInfo" in line:
                 metrics = {"executionTimeMs": str(moment % 997), "numOutputRows": "3"}
                 line["commitInfo"].update(timestamp=moment + version, operationMetrics=metrics)
         path.write_text("".join(write_json(line) + "\n" for line in lines))
-        checksum = write_json({"txnId": names[min(names)][11:47], "inCommitTimestamp": None, "numFiles": 1})
+        checksum = write_json({"txnId": names[min(names)][11:47], "inCommitTimestamp": None, "metadata": metadata})
         (folder / LOG / f"{version:020d}.crc").write_text(checksum)
     (folder / LOG / f"{2:020d}.checkpoint.parquet").write_bytes(letter.encode())
     (folder / LOG / "_last_checkpoint").write_text("{}")
@@ -93,6 +96,16 @@ def test_frozen_table_has_its_rows_and_the_fixed_moments(tmp_path: Path) -> None
         info = json.loads(path.read_text().splitlines()[0])["commitInfo"]
         assert info["timestamp"] == moment * 1000
         assert info["operationMetrics"] == {"executionTimeMs": "120", "numOutputRows": "3"}
+
+
+def test_checksums_repeat_the_metadata_of_the_log(tmp_path: Path) -> None:
+    write_as_spark(tmp_path / "t", "d", 1_700_000_000_000)
+    freeze_table(tmp_path / "t", "name")
+    first = (tmp_path / "t" / LOG / f"{0:020d}.json").read_text().splitlines()
+    metadata = next(line["metaData"] for line in map(json.loads, first) if "metaData" in line)
+    checksums = sorted((tmp_path / "t" / LOG).glob("*.crc"))
+    assert len(checksums) == 4
+    assert all(json.loads(path.read_text())["metadata"] == metadata for path in checksums)
 
 
 def test_another_table_gets_other_identifiers(tmp_path: Path) -> None:
