@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,11 +43,16 @@ _POLL_S = 0.05
 
 
 class SparkWorkspaces:
-    """Makes workspaces on one server."""
+    """Makes workspaces on one server.
+
+    Few calls run at a time, whoever makes them; the others wait for their turn before their time is counted. So what
+    a call is answered does not depend on how many rollouts there are.
+    """
 
     def __init__(self, server: SparkServer, limits: Limits | None = None) -> None:
         self._server = server
         self._limits = limits or Limits()
+        self._turns = threading.BoundedSemaphore(self._limits.concurrent)
         self._sandbox: Sandbox | None = None
         self._lock = threading.Lock()
 
@@ -81,7 +87,7 @@ class SparkWorkspaces:
         folder = self._server.folder / "episodes" / f"{_plain(key)}-{secrets.token_hex(4)}"
         shutil.copytree(fixture, folder, copy_function=shutil.copy2)
         try:
-            return SparkWorkspace(self._server, folder, tables, self._limits, self.sandbox)
+            return SparkWorkspace(self._server, folder, tables, self._limits, self._turns, self.sandbox)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -91,13 +97,20 @@ class SparkWorkspace:
     """One rollout's private tables; made by `SparkWorkspaces.open`."""
 
     def __init__(
-        self, server: SparkServer, folder: Path, tables: Sequence[Table], limits: Limits, sandbox: Callable[[], Sandbox]
+        self,
+        server: SparkServer,
+        folder: Path,
+        tables: Sequence[Table],
+        limits: Limits,
+        turns: AbstractContextManager[object],
+        sandbox: Callable[[], Sandbox],
     ) -> None:
         self.folder = folder
         self._sandbox = sandbox
         self._server = server
         self._tables = tuple(tables)
         self._limits = limits
+        self._turns = turns
         self._clock = Normaliser(folder, private=(server.folder,))
         self._lock = threading.Lock()
         self._is_closed = False
@@ -107,7 +120,7 @@ class SparkWorkspace:
         """Run one statement as the agent; see `workspace.Workspace`."""
         if refusal := check_statement(statement):
             return Shown(refusal, is_error=True)
-        with self._lock:
+        with self._lock, self._turns:
             self._require_open()
             self._clock.begin_call()
             done = self._run(lambda: self._execute(statement), self._limits.statement_seconds)
@@ -119,7 +132,7 @@ class SparkWorkspace:
 
     def python(self, code: str) -> Shown:
         """Run Python in a sandbox; see `workspace.Workspace`."""
-        with self._lock:
+        with self._lock, self._turns:
             self._require_open()
             self._clock.begin_call()
             seconds = self._limits.statement_seconds
@@ -138,15 +151,16 @@ class SparkWorkspace:
 
     def read(self, table: str) -> pyarrow.Table | None:
         """Return the table's present rows in a fresh session; None where it is gone or cannot be read."""
-        self._server.require_whole()
-        session = self._connect()
-        try:
-            return session.table(f"workspace.{table}")._to_table()[0]
-        except Exception as error:  # noqa: BLE001 - whatever Spark says about the table, it cannot be read
-            self._raise_if_lost(error)
-            return None
-        finally:
-            _disconnect(session)
+        with self._turns:
+            self._server.require_whole()
+            session = self._connect()
+            try:
+                return session.table(f"workspace.{table}")._to_table()[0]
+            except Exception as error:  # noqa: BLE001 - whatever Spark says about the table, it cannot be read
+                self._raise_if_lost(error)
+                return None
+            finally:
+                _disconnect(session)
 
     def close(self) -> None:
         """End what still runs, release the session and remove the folder; closing twice does nothing."""
@@ -183,13 +197,15 @@ class SparkWorkspace:
             raise ServiceError(msg)
 
     def _execute(self, statement: str) -> pyarrow.Table | str:
-        """Run a statement; return at most one row more than is shown, or what went wrong."""
+        """Run a statement; return its rows, of a query at most one more than is shown, or what went wrong."""
         try:
             if first_word(statement) == "SELECT":
                 # A query is not sent ahead as a command: that would parse and analyse it twice.
                 frame = _query(self._session, statement)
             else:
                 frame = self._session.sql(statement)
+                if (answer := _answer(frame)) is not None:
+                    return answer
             return frame.limit(self._limits.rows + 1)._to_table()[0]
         except Exception as error:  # noqa: BLE001 - whatever Spark says about the statement is the agent's to read
             self._raise_if_lost(error)
@@ -279,6 +295,16 @@ def _query(session: Any, statement: str) -> Any:
     from pyspark.sql.connect.plan import SQL
 
     return DataFrame(SQL(statement, [], {}, []), session)
+
+
+def _answer(frame: Any) -> pyarrow.Table | None:
+    """Return the rows that a command was answered with; None for a query, which is still to be executed."""
+    import pyarrow
+
+    relation = frame._plan.plan(frame._session.client)
+    if relation.WhichOneof("rel_type") != "local_relation" or not relation.local_relation.HasField("data"):
+        return None
+    return pyarrow.ipc.open_stream(relation.local_relation.data).read_all()
 
 
 def _disconnect(session: Any) -> None:

@@ -26,7 +26,7 @@ from experiment.errors import ServiceError
 from experiment.sealing.canonical import encode
 from experiment.sealing.digests import digest_bytes
 
-FORMAT = "delta 4.4.0, frozen 2"
+FORMAT = "delta 4.4.0, frozen 3"
 """Changes with everything that decides a fixture's bytes besides its statements."""
 SCHEMA = "build"
 

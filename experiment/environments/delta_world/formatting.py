@@ -27,6 +27,8 @@ class Limits:
     statement_seconds: float = 30.0
     stop_seconds: float = 20.0
     """How long a statement may take to stop after its limit; later the server counts as broken."""
+    concurrent: int = 4
+    """How many calls run at a time on one server; a call's time is counted from its turn."""
 
 
 def format_table(table: pyarrow.Table, limits: Limits, clean: Callable[[str], str]) -> str:

@@ -87,6 +87,10 @@ def freeze_table(folder: Path, name: str) -> None:
 def _freeze_commit(path: Path, freezer: _Freezer) -> None:
     moment = _milliseconds(int(path.stem))
     lines = [json.loads(line) for line in freezer.rename(path.read_text(encoding="utf-8")).splitlines()]
+    # Spark writes removed files, and a checksum's list of files, in the order of their random names.
+    lines.sort(key=lambda line: line["remove"]["path"] if "remove" in line else "")
+    for line in lines:
+        line.get("allFiles", []).sort(key=lambda file: file["path"])
     path.write_bytes(b"".join(encode(freezer.settle(line, moment)) + b"\n" for line in lines))
     _set_time(path, moment)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -116,6 +118,28 @@ def test_statement_that_runs_too_long_is_stopped_and_commits_nothing(
         assert server.is_alive()
     finally:
         workspace.close()
+
+
+def test_many_threads_wait_for_their_turn_and_nothing_times_out_by_waiting(
+    server: Server, fixture, open_workspace: Opener
+) -> None:
+    statement = "SELECT sum(id * id % 7) AS s FROM range(2000000)"
+    first = open_workspace("alone")
+    expected = first.sql(statement).text
+    began = time.monotonic()
+    first.sql(statement)
+    alone_s = time.monotonic() - began
+    # The server does one task at a time: were all 16 let in at once, half of them would be too late.
+    limits = Limits(concurrent=2, statement_seconds=max(1.0, 8 * alone_s), stop_seconds=120.0)
+    turns = SparkWorkspaces(server, limits)
+    opened = [turns.open(fixture, (), f"waiting-{number}") for number in range(16)]
+    try:
+        with ThreadPoolExecutor(len(opened)) as threads:
+            shown = list(threads.map(lambda each: each.sql(statement), opened))
+        assert {each.text for each in shown} == {expected}
+    finally:
+        for workspace in opened:
+            workspace.close()
 
 
 def test_closing_twice_leaves_nothing(open_workspace: Opener) -> None:

@@ -30,7 +30,7 @@ def make_table() -> FixtureTable:
 
 
 def write_as_spark(folder: Path, letter: str, moment: int) -> None:
-    """Write the table with identifiers, times, durations, checksums and a checkpoint of their own."""
+    """Write the table with identifiers, times, durations, orders, checksums and a checkpoint of its own."""
     writer = TableWriter(folder)
     writer.create(make_table())
     names = {
@@ -54,8 +54,13 @@ def write_as_spark(folder: Path, letter: str, moment: int) -> None:
             if "commitInfo" in line:
                 metrics = {"executionTimeMs": str(moment % 997), "numOutputRows": "3"}
                 line["commitInfo"].update(timestamp=moment + version, operationMetrics=metrics)
+        if letter == "b":
+            lines[1:] = [*(line for line in lines if "remove" in line)][::-1] + [
+                line for line in lines[1:] if "remove" not in line
+            ]
         path.write_text("".join(write_json(line) + "\n" for line in lines))
-        checksum = write_json({"txnId": names[min(names)][11:47], "inCommitTimestamp": None, "metadata": metadata})
+        files = [{"path": name} for name in sorted(names.values(), reverse=letter == "b")]
+        checksum = write_json({"txnId": names[min(names)][11:47], "metadata": metadata, "allFiles": files})
         (folder / LOG / f"{version:020d}.crc").write_text(checksum)
     (folder / LOG / f"{2:020d}.checkpoint.parquet").write_bytes(letter.encode())
     (folder / LOG / "_last_checkpoint").write_text("{}")
