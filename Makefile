@@ -4,10 +4,15 @@
 #   .venv/installer.stamp   it holds uv
 #   .venv/train.stamp       it holds requirements/train.lock and this package
 #   .venv/dev.stamp         it holds requirements/dev.lock, a superset of train.lock, and this package
+#   .venv-gym/gym.stamp     NeMo Gym's own environment holds requirements/gym.lock
 
 # An explicit PYTHON is the only candidate; otherwise the first that is recent enough wins.
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+# NeMo Gym needs a newer one; its environment stands apart.
+GYM_PYTHON ?=
+GYM_CANDIDATES = $(or $(GYM_PYTHON),python3.13 python3.12 \
+	$$(ls -d "$$(pyenv root 2>/dev/null)"/versions/3.1[23].*/bin/python 2>/dev/null | sort -rV) python3)
 NAME := quickstart-$(shell date +%Y%m%d-%H%M%S)
 
 # uv trusts what the machine trusts, as pip does; its own list is for machines that have none.
@@ -22,10 +27,11 @@ QUICKSTART_ENV = $(if $(wildcard .venv/dev.stamp),dev,train)
 
 # An environment that was moved, or whose interpreter is gone, is built anew.
 $(shell [ -x $(BIN)/python ] && [ "$$(cat .venv/place 2>/dev/null)" = '$(CURDIR)' ] || rm -f .venv/place .venv/*.stamp)
+$(shell [ -x .venv-gym/bin/python ] && [ "$$(cat .venv-gym/place 2>/dev/null)" = '$(CURDIR)' ] || rm -f .venv-gym/gym.stamp)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all test-faults test-qualification check lock
+.PHONY: help quickstart test test-all test-faults test-qualification check lock gym-env
 
 help:
 	@echo 'make quickstart   build a stand-in policy, run a whole experiment on it, audit and report it'
@@ -35,6 +41,7 @@ help:
 	@echo '                  planted faults alone, with a list of what caught each'
 	@echo 'make test-faults  crashes and damage, then a real run that is killed at random moments and compared'
 	@echo 'make check        formatting, style, types, import layers'
+	@echo 'make gym-env      the environment of NeMo Gym (Python >= 3.12, or GYM_PYTHON=/path/to/python3.13) in .venv-gym'
 	@echo 'make lock         resolve requirements/*.lock afresh (UPGRADE=1: to the newest versions)'
 	@echo
 	@echo 'PYTHON=/path/to/python3.12 chooses the interpreter (>= 3.11); the environment goes to .venv.'
@@ -82,9 +89,33 @@ lock: .venv/installer.stamp
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra report -o requirements/train.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra delta -o requirements/delta.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/base.lock
+	@$(subst 3.11,3.12,$(COMPILE)) requirements/gym.in -c requirements/base.lock -o requirements/gym.lock
 	@echo uv | $(COMPILE) - -c requirements/dev.lock -o requirements/installer.lock
 	@if grep -n '://' requirements/*.lock; then echo 'A lock names an address (above).'; exit 1; fi
 	@echo 'lock: requirements/ is up to date'
+
+gym-env: .venv-gym/gym.stamp
+
+# A name on PATH may be a stand-in that runs nothing, so each candidate is tried.
+.venv-gym/gym.stamp: requirements/gym.lock .venv/installer.stamp
+	@set -eu; \
+	for candidate in $(GYM_CANDIDATES); do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
+	        python=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$${python:-}" ]; then \
+	    echo 'NeMo Gym needs Python >= 3.12, and none runs: $(or $(GYM_PYTHON),neither on PATH nor of pyenv).'; \
+	    echo 'Remedy: install Python 3.13, or name one: make gym-env GYM_PYTHON=/path/to/python3.13'; \
+	    exit 2; \
+	fi; \
+	echo "==> environment: .venv-gym from $$($$python -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
+	rm -rf .venv-gym; \
+	$(BIN)/uv venv --quiet --no-python-downloads --python "$$($$python -c 'import sys; print(sys.executable)')" .venv-gym
+	@echo '==> packages: $<'
+	@$(BIN)/uv pip sync --quiet --python .venv-gym/bin/python --compile-bytecode --require-hashes $<
+	@printf '%s' '$(CURDIR)' > .venv-gym/place
+	@touch $@
 
 .venv/place:
 	@set -eu; \
