@@ -1,0 +1,1 @@
+"""Our resources servers, laid out as NeMo Gym expects them."""

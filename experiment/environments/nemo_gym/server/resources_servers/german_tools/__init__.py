@@ -1,0 +1,1 @@
+"""The German lookup and calculator world as a resources server."""
