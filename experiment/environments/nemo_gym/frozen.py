@@ -37,16 +37,16 @@ def describe(python: Path, servers: GymServers, lock: Path) -> tuple[tuple[str, 
     """
     with tempfile.TemporaryDirectory(prefix="gym-facts-") as name:
         folder = Path(name)
-        result = _run(python, servers, folder)
-    if result["damage"]:
-        named = ", ".join(result["damage"][:_NAMED])
-        msg = f"{python}: {len(result['damage'])} files of nemo-gym are not what was installed ({named})"
+        facts, damage = _run(python, servers, folder)
+    if damage:
+        named = ", ".join(damage[:_NAMED])
+        msg = f"{python}: {len(damage)} files of nemo-gym are not what was installed ({named})"
         raise PlanError(msg, remedy="Remove .venv-gym and run `make gym-env`.")
-    facts: dict[str, str] = {**result["facts"], "lock": digest_file(lock)}
-    return tuple(sorted(facts.items()))
+    return tuple(sorted({**facts, "lock": digest_file(lock)}.items()))
 
 
-def _run(python: Path, servers: GymServers, folder: Path) -> dict[str, dict[str, str] | list[str]]:
+def _run(python: Path, servers: GymServers, folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the facts and the damaged files."""
     settings: dict[str, object] = {
         "mode": "describe",
         "configs": list(servers.configs),
@@ -70,5 +70,5 @@ def _run(python: Path, servers: GymServers, folder: Path) -> dict[str, dict[str,
             tail = log.read()[-_LOG_TAIL:].decode(errors="replace").strip()
             msg = f"{python}: NeMo Gym's environment cannot be described (code {code}): {tail}"
             raise ServiceError(msg)
-    facts: dict[str, dict[str, str] | list[str]] = json.loads((folder / "facts.json").read_bytes())
-    return facts
+    result = json.loads((folder / "facts.json").read_bytes())
+    return result["facts"], result["damage"]

@@ -85,11 +85,7 @@ class GymService:
         with (folder / "service.log").open("wb") as log:
             service = cls(start_host(python, folder, settings, log), folder)
         try:
-            service._address = service._await_address(ready, identity, patience_s)
-            service._client = GymClient(service._address)
-            service._client.require_alive()
-            for probe in tasks.probes():
-                play_probe(GymWorld(tasks, service._client), probe)
+            service._pass_self_test(service._await_address(ready, identity, patience_s), tasks)
         except BaseException:
             service.stop()
             raise
@@ -140,28 +136,31 @@ class GymService:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_S)
 
+    def _pass_self_test(self, address: GymAddress, tasks: GymTasks) -> None:
+        self._address, self._client = address, GymClient(address)
+        self._client.require_alive()
+        for probe in tasks.probes():
+            play_probe(GymWorld(tasks, self._client), probe)
+
     def _members(self) -> list[int]:
         """Return the processes of the service's session, as long as the session is the service's."""
         leader = _stat(self.pid)
         if leader[1] not in {0, self._born}:
             # The number was given to another process, which it is only once the session is empty.
             return []
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and _stat(int(entry.name))[0] == self.pid:
-                found.append(int(entry.name))
-        return found
+        running = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [pid for pid in running if _stat(pid)[0] == self.pid]
 
     def _await_address(self, ready: Path, identity: str, patience_s: float) -> GymAddress:
-        deadline = time.monotonic() + patience_s
+        deadline, log = time.monotonic() + patience_s, self._folder / "service.log"
         while not ready.exists():
             code = self._process.poll()
             if code is not None:
-                msg = f"{ready.with_name('service.log')}: the NeMo Gym service ended with code {code} while it started"
-                raise ServiceError(f"{msg}: {self._log_tail()}")
+                msg = f"{log}: the NeMo Gym service ended with code {code} while it started: {self._log_tail()}"
+                raise ServiceError(msg)
             if time.monotonic() > deadline:
-                msg = f"{ready.with_name('service.log')}: the NeMo Gym service did not start in {patience_s:g} s"
-                raise ServiceError(f"{msg}: {self._log_tail()}")
+                msg = f"{log}: the NeMo Gym service did not start in {patience_s:g} s: {self._log_tail()}"
+                raise ServiceError(msg)
             time.sleep(_POLL_S)
         facts = json.loads(ready.read_bytes())
         if (facts["identity"], facts["pid"], facts["session"]) != (identity, self.pid, self.pid):

@@ -78,7 +78,7 @@ def served_section(configuration: DictConfig, name: str | None) -> Section:
 
 
 def is_hosted(section: Section, served: Section, *, with_agent: bool) -> bool:
-    """Whether a server is started: never the policy or what is outside; of agents, those of the served one, on demand."""
+    """Whether a server is started: never what is outside; of agents, those of the served one, on demand."""
     if section.name == POLICY or section.settings.get("external"):
         return False
     if section.kind == AGENTS:
@@ -89,7 +89,9 @@ def is_hosted(section: Section, served: Section, *, with_agent: bool) -> bool:
 def configuration_digest(configuration: DictConfig, served: Section) -> str:
     """Return the digest of the settings of everything that may be hosted, without hosts and ports."""
     kept = {
-        section.name: {section.kind: {section.folder: _placeless(OmegaConf.to_container(section.settings, resolve=True))}}
+        section.name: {
+            section.kind: {section.folder: _placeless(OmegaConf.to_container(section.settings, resolve=True))}
+        }
         for section in sections(configuration)
         if is_hosted(section, served, with_agent=True)
     }
@@ -103,7 +105,7 @@ def code_folder(section: Section, paths: Sequence[str]) -> Path:
         ValueError: There is no such code.
     """
     projects = [parent for path in paths if Path(path).is_absolute() for parent in Path(path).parents]
-    for root in (*projects, nemo_gym.PARENT_DIR):
+    for root in (*projects, Path(nemo_gym.PARENT_DIR)):
         folder = root / section.kind / section.folder
         if (folder / section.settings.entrypoint).is_file():
             return folder
