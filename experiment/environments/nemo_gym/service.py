@@ -123,7 +123,8 @@ class GymService:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
+        # Before it serves, it does not look whether its owner is there.
+        for number in (None, signal.SIGTERM, signal.SIGKILL)[self._address is None :]:
             if number is not None:
                 process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
-import os
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -70,14 +70,14 @@ def _distributions() -> list[tuple[str, str]]:
 
 
 def _check_files(distribution: metadata.Distribution) -> tuple[str, list[str]]:
-    """Return the digest of what the package installed, and which of its files are not what it recorded."""
-    rows, damage = [], []
-    for file in sorted(distribution.files or (), key=str):
-        if file.hash is None:
-            continue
-        rows.append([str(file), file.hash.value])
-        if not _has_digest(Path(os.fspath(file.locate())), file.hash.value):
-            damage.append(str(file))
+    """Return the digest of what the package installed, and which of its files are not what it recorded.
+
+    Commands, which lie beside the packages, name the environment's own path and are not counted. The library's list of
+    files would leave out those that are missing.
+    """
+    recorded = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    rows = sorted([name, digest] for name, digest, _ in recorded if digest and not name.startswith(".."))
+    damage = [name for name, digest in rows if not _has_digest(Path(str(distribution.locate_file(name))), digest)]
     return digest_bytes(encode(rows)), damage
 
 
@@ -86,4 +86,4 @@ def _has_digest(path: Path, expected: str) -> bool:
         found = hashlib.sha256(path.read_bytes()).digest()
     except OSError:
         return False
-    return base64.urlsafe_b64encode(found).rstrip(b"=").decode("ascii") == expected
+    return "sha256=" + base64.urlsafe_b64encode(found).rstrip(b"=").decode("ascii") == expected

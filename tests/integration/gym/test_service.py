@@ -1,0 +1,189 @@
+"""The real service's life, what a plan freezes of it, and another of Gym's servers by configuration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiment.environments.nemo_gym import frozen
+from experiment.environments.nemo_gym.client import GymClient
+from experiment.environments.nemo_gym.environment import GymWorld
+from experiment.environments.nemo_gym.gym_python import OUR_CONFIG, GymServers
+from experiment.environments.nemo_gym.rows import RowTasks
+from experiment.environments.nemo_gym.service import GymService
+from experiment.errors import PlanError, ServiceError
+from tests.integration.gym.conftest import COUNTER, SHIPPED, TASKS
+
+PATIENCE_S = 60.0
+
+
+def session_members(leader: int) -> list[int]:
+    """The processes of a session, found without the code under test."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,sid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    return [int(pid) for pid, sid, state in rows if int(sid) == leader and not state.startswith("Z")]
+
+
+def _await(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def installed(gym_python: Path) -> Path:
+    """Where Gym is installed."""
+    return next((gym_python.parent.parent / "lib").glob("python3*")) / "site-packages"
+
+
+def test_service_is_one_process_and_stops_without_a_trace(gym_python: Path, tmp_path: Path) -> None:
+    service = GymService.start(gym_python, GymServers(), tmp_path, tasks=TASKS)
+    service.require_whole()
+    assert session_members(service.pid) == [service.pid]
+    assert service.address().agent_url is None
+    service.stop()
+    assert session_members(service.pid) == []
+    assert service._process.returncode == 0
+
+
+def test_killed_service_is_a_fault_in_the_middle_of_a_rollout(gym_python: Path, tmp_path: Path) -> None:
+    service = GymService.start(gym_python, GymServers(), tmp_path, tasks=TASKS)
+    world = GymWorld(TASKS, GymClient(service.address()))
+    (episode,) = world.generate(prefix="e", count=1, seed=1, taken=frozenset())
+    session = world.open(episode)
+    os.kill(service.pid, signal.SIGKILL)
+    with pytest.raises(ServiceError, match="broke at POST"):
+        session.call("nachschlagen", {"schluessel": "Mehl"})
+    with pytest.raises(ServiceError, match="broke at POST"):
+        session.verify("Antwort: 1")
+    _await(lambda: session_members(service.pid) == [])
+    with pytest.raises(ServiceError, match="ended with code -9"):
+        service.require_whole()
+    service.stop()
+
+
+def test_stopped_service_that_hangs_is_a_fault(gym_python: Path, tmp_path: Path) -> None:
+    service = GymService.start(gym_python, GymServers(), tmp_path, tasks=TASKS)
+    client = GymClient(service.address(), patience_s=0.5)
+    world = GymWorld(TASKS, client)
+    (episode,) = world.generate(prefix="e", count=1, seed=1, taken=frozenset())
+    session = world.open(episode)
+    os.kill(service.pid, signal.SIGSTOP)
+    with pytest.raises(ServiceError, match="TimeoutError"):
+        session.call("nachschlagen", {"schluessel": "Mehl"})
+    os.kill(service.pid, signal.SIGCONT)
+    service.stop()
+    assert session_members(service.pid) == []
+
+
+@pytest.mark.parametrize("from_thread", [False, True], ids=["main thread", "other thread"])
+def test_service_ends_with_an_owner_that_is_killed(gym_python: Path, tmp_path: Path, from_thread: bool) -> None:
+    code = (
+        "import threading, time; from pathlib import Path\n"
+        "from experiment.environments.nemo_gym import gym_python, service, tasks\n"
+        "from experiment.environments.german_tools.environment import GermanTools\n"
+        "own, servers = tasks.GermanTasks(GermanTools()), gym_python.GymServers()\n"
+        "def start():\n"
+        f"    s = service.GymService.start(Path({str(gym_python)!r}), servers, Path({str(tmp_path)!r}), tasks=own)\n"
+        "    time.sleep(0.3); s.require_whole(); print(s.pid, flush=True); kept.append(s)\n"
+        "kept = []\n"
+        + (
+            "t = threading.Thread(target=start); t.start(); t.join(); time.sleep(0.5); kept[0].require_whole()\n"
+            if from_thread
+            else "start()\n"
+        )
+        + "time.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pid = int(owner.stdout.readline())
+    time.sleep(1.0)
+    assert owner.poll() is None
+    assert session_members(pid) == [pid]
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    assert _await(lambda: session_members(pid) == [])
+
+
+def test_broken_configuration_is_named(gym_python: Path, tmp_path: Path) -> None:
+    for config, message in (("nowhere.yaml", "was not found"), (str(OUR_CONFIG), "not one named other")):
+        servers = GymServers(configs=(config,), server="other")
+        with pytest.raises(ServiceError, match=message):
+            GymService.start(gym_python, servers, tmp_path, tasks=TASKS)
+
+
+def test_facts_are_the_same_each_time_and_notice_what_changes(
+    gym_python: Path, repository: Path, tmp_path: Path
+) -> None:
+    lock = repository / "requirements" / "gym.lock"
+    facts = dict(frozen.describe(gym_python, GymServers(), lock))
+    assert facts["nemo_gym"] == "0.4.0"
+    assert tuple(sorted(facts.items())) == frozen.describe(gym_python, GymServers(), lock)
+    project = tmp_path / "resources_servers" / "german_tools"
+    shutil.copytree(OUR_CONFIG.parent.parent, project)
+    config = project / "configs" / OUR_CONFIG.name
+    copied = dict(frozen.describe(gym_python, GymServers(configs=(str(config),)), lock))
+    assert copied == facts
+    config.write_text(config.read_text().replace("max_steps: 64", "max_steps: 63"))
+    changed = dict(frozen.describe(gym_python, GymServers(configs=(str(config),)), lock))
+    assert {name for name in facts if facts[name] != changed[name]} == {"config", "server_sources"}
+    other = dict(frozen.describe(gym_python, COUNTER, lock))
+    assert {name for name in facts if facts[name] != other[name]} == {"config", "server", "server_sources"}
+
+
+def overlay(gym_python: Path, folder: Path) -> Path:
+    """An environment that is Gym's, but for files that may be changed; returns its interpreter."""
+    source, target = installed(gym_python), folder / "lib" / installed(gym_python).parent.name / "site-packages"
+    target.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(gym_python.resolve())
+    shutil.copy(gym_python.parent.parent / "pyvenv.cfg", folder)
+    for entry in source.iterdir():
+        if entry.name != "resources_servers":
+            (target / entry.name).symlink_to(entry)
+    (target / "resources_servers").mkdir()
+    for entry in (source / "resources_servers").iterdir():
+        if entry.name != Path(SHIPPED).name:
+            (target / "resources_servers" / entry.name).symlink_to(entry)
+    shutil.copytree(source / SHIPPED, target / SHIPPED)
+    return folder / "bin" / "python"
+
+
+def test_changed_file_of_gym_is_refused(gym_python: Path, repository: Path, tmp_path: Path) -> None:
+    lock, python = repository / "requirements" / "gym.lock", overlay(gym_python, tmp_path / "venv")
+    assert frozen.describe(python, COUNTER, lock) == frozen.describe(gym_python, COUNTER, lock)
+    with (installed(python) / SHIPPED / "README.md").open("a") as stream:
+        stream.write("\n")
+    with pytest.raises(PlanError, match=r"1 files of nemo-gym .*README\.md"):
+        frozen.describe(python, COUNTER, lock)
+    (installed(python) / SHIPPED / "app.py").unlink()
+    with pytest.raises(PlanError, match="2 files of nemo-gym"):
+        frozen.describe(python, COUNTER, lock)
+
+
+def test_shipped_server_is_a_world_by_configuration(gym_python: Path, tmp_path: Path) -> None:
+    tasks = RowTasks(installed(gym_python) / SHIPPED / "data" / "example.jsonl")
+    service = GymService.start(gym_python, COUNTER, tmp_path, tasks=tasks)
+    world = GymWorld(tasks, GymClient(service.address()))
+    episodes = world.generate(prefix="e", count=4, seed=1, taken=frozenset())
+    assert [tool.name for tool in world.tools] == ["increment_counter", "get_counter_value"]
+    rows = [tasks.row(episode) for episode in episodes]
+    sessions = [world.open(episode) for episode in episodes]
+    for row, session in zip(rows, sessions, strict=True):
+        missing = str(row["expected_count"] - row["initial_count"])
+        assert session.call("increment_counter", {"count": missing}).text == '{"success":true}'
+        shown = session.call("get_counter_value", {})
+        assert (shown.text, shown.is_error) == (f'{{"count":{row["expected_count"]}}}', False)
+    assert sessions[0].call("increment_counter", {"count": "viel"}).is_error
+    assert not sessions[1].call("increment_counter", {"count": "1"}).is_error
+    scores = [session.verify("Done.") for session in sessions]
+    assert [score.success for score in scores] == [True, False, True, True]
+    service.stop()
