@@ -91,7 +91,7 @@ class GymSession:
             FaultError: The rollout has been judged before.
         """
         if self._is_judged:
-            msg = f"world {WORLD}: a rollout is judged once"
+            msg = f"world {WORLD}: a rollout is judged once, and not when it has been closed"
             raise FaultError(msg)
         self._is_judged = True
         response = encode(make_response(self._log, self._written, final_text))
@@ -106,6 +106,17 @@ class GymSession:
             msg = f"the NeMo Gym service answers /verify with {reply.body[:_SHOWN]!r}"
             raise ServiceError(msg)
         return verdict
+
+    def close(self) -> None:
+        """Have the server forget a session that will not be judged, where it can; a second call does nothing.
+
+        Raises:
+            ServiceError: The service broke.
+        """
+        if self._is_judged or not self._tasks.can_close:
+            return
+        self._is_judged = True
+        _require_success(self._post("/close_session", b"{}"), "/close_session")
 
     def _post(self, path: str, body: bytes) -> Reply:
         reply = self._client.post(path, body, self._cookies)

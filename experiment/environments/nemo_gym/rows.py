@@ -69,6 +69,11 @@ class RowTasks:
         """The tools that every row declares."""
         return self._tools
 
+    @property
+    def can_close(self) -> bool:
+        """False: a session that is not judged stays with the server until that ends."""
+        return False
+
     def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
         """Choose `count` rows by the seed, none of them twice.
 

@@ -40,6 +40,11 @@ class GymTasks(Protocol):
         """The tools that the policy may call, which are routes of the server."""
         ...
 
+    @property
+    def can_close(self) -> bool:
+        """Whether the server forgets a session on `/close_session`, which this version of Gym does not ask for."""
+        ...
+
     def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
         """Make episodes, as `Environment.generate` does."""
         ...
@@ -96,6 +101,11 @@ class GermanTasks:
     def tools(self) -> tuple[ToolSpec, ...]:
         """`nachschlagen` and `rechne`."""
         return self._world.tools
+
+    @property
+    def can_close(self) -> bool:
+        """True."""
+        return True
 
     def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
         """Make the world's episodes.

@@ -84,33 +84,52 @@ def test_stopped_service_that_hangs_is_a_fault(gym_python: Path, tmp_path: Path)
     assert session_members(service.pid) == []
 
 
-@pytest.mark.parametrize("from_thread", [False, True], ids=["main thread", "other thread"])
-def test_service_ends_with_an_owner_that_is_killed(gym_python: Path, tmp_path: Path, from_thread: bool) -> None:
+ENDS = {
+    "main thread": "start()\n",
+    "other thread": "t = threading.Thread(target=start); t.start(); t.join(); time.sleep(0.5)\n",
+    "copied pipe": "start()\nif os.fork() == 0: time.sleep(60); os._exit(0)\n",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_service_ends_with_an_owner_that_is_killed(gym_python: Path, tmp_path: Path, how: str) -> None:
     code = (
-        "import threading, time; from pathlib import Path\n"
+        "import os, threading, time; from pathlib import Path\n"
         "from experiment.environments.nemo_gym import gym_python, service, tasks\n"
         "from experiment.environments.german_tools.environment import GermanTools\n"
-        "own, servers = tasks.GermanTasks(GermanTools()), gym_python.GymServers()\n"
+        "own, servers, kept = tasks.GermanTasks(GermanTools()), gym_python.GymServers(), []\n"
         "def start():\n"
         f"    s = service.GymService.start(Path({str(gym_python)!r}), servers, Path({str(tmp_path)!r}), tasks=own)\n"
-        "    time.sleep(0.3); s.require_whole(); print(s.pid, flush=True); kept.append(s)\n"
-        "kept = []\n"
-        + (
-            "t = threading.Thread(target=start); t.start(); t.join(); time.sleep(0.5); kept[0].require_whole()\n"
-            if from_thread
-            else "start()\n"
-        )
-        + "time.sleep(600)"
+        "    kept.append(s)\n"
+        f"{ENDS[how]}"
+        "kept[0].require_whole(); print(kept[0].pid, flush=True)\n"
+        "time.sleep(60)"
     )
-    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     pid = int(owner.stdout.readline())
-    time.sleep(1.0)
-    assert owner.poll() is None
     assert session_members(pid) == [pid]
     owner.kill()
     owner.wait()
-    owner.stdout.close()
     assert _await(lambda: session_members(pid) == [])
+    assert len(session_members(owner.pid)) == (how == "copied pipe")
+    for each in session_members(owner.pid):
+        os.kill(each, signal.SIGKILL)
+    owner.stdout.close()
+
+
+def test_server_of_a_project_of_its_own_is_served(gym_python: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(OUR_CONFIG.parent.parent, project / "resources_servers" / "german_tools")
+    config = project / "mine.yaml"
+    config.write_text(
+        f"config_paths: [{project}/resources_servers/german_tools/configs/{OUR_CONFIG.name}]\n"
+        "policy_model: {responses_api_models: {openai_model: {entrypoint: app.py, openai_base_url: 'http://x/v1',"
+        " openai_api_key: none, openai_model: policy}}}\n"
+    )
+    servers = GymServers(configs=(str(config),), server="german_tools")
+    service = GymService.start(gym_python, servers, tmp_path / "service", tasks=TASKS)
+    service.require_whole()
+    service.stop()
 
 
 def test_broken_configuration_is_named(gym_python: Path, tmp_path: Path) -> None:

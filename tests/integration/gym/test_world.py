@@ -128,6 +128,18 @@ def test_session_ends_with_its_verdict(world: GymWorld) -> None:
         session.call("nachschlagen", {"schluessel": "Mehl"})
 
 
+def test_closed_session_is_gone(world: GymWorld) -> None:
+    session, kept = world.open(EPISODES[0]), world.open(EPISODES[0])
+    session.close()
+    session.close()
+    with pytest.raises(ServiceError, match="status 409"):
+        session.call("nachschlagen", {"schluessel": "Mehl"})
+    with pytest.raises(FaultError, match="judged once"):
+        session.verify("Antwort: 1")
+    kept.verify("Antwort: 1")
+    kept.close()
+
+
 def test_session_is_seeded_once_and_undeclared_arguments_are_refused(service: GymService, world: GymWorld) -> None:
     client, session = GymClient(service.address()), world.open(EPISODES[0])
     assert client.post("/seed_session", session._row, session._cookies).status == 409

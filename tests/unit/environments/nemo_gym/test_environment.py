@@ -140,6 +140,13 @@ def test_what_is_no_verdict_is_a_fault_and_never_a_score(given: Reply, message: 
         opened.verify("Antwort: 1")
 
 
+def test_session_is_closed_where_the_server_can() -> None:
+    opened, client = session(close_session=reply())
+    opened.close()
+    opened.close()
+    assert [path for path, _, _ in client.sent] == ["/seed_session", "/close_session"]
+
+
 def test_log_of_the_server_has_to_be_that_of_the_client() -> None:
     opened, _ = session(nachschlagen=reply(b"12"), verify=reply(written(VERDICT)))
     opened.call("nachschlagen", {"schluessel": "Mehl"})
