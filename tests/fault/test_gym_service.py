@@ -24,6 +24,7 @@ from experiment.environments.nemo_gym.service import GymService
 from experiment.environments.nemo_gym.tasks import GermanTasks
 from experiment.errors import ServiceError, UsageError
 from tests.doubles import stand_in_gym
+from tests.doubles.processes import session_members
 
 TASKS = GermanTasks(GermanTools())
 PATIENCE_S = 60.0
@@ -44,13 +45,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     yield start_one
     for service in started:
         service.stop()
-
-
-def session_members(leader: int) -> list[int]:
-    """The processes of a session, found without the code under test."""
-    listed = subprocess.run(["ps", "-e", "-o", "pid=,sid=,stat="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in listed.splitlines()]
-    return [int(pid) for pid, sid, state in rows if int(sid) == leader and not state.startswith("Z")]
 
 
 def _await(condition: Callable[[], bool]) -> bool:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from experiment.environments.base import ToolResult
 from experiment.environments.nemo_gym import frozen
 from experiment.environments.nemo_gym.client import GymClient
-from experiment.environments.nemo_gym.environment import GymWorld
+from experiment.environments.nemo_gym.environment import GymSession, GymWorld
 from experiment.environments.nemo_gym.gym_python import OUR_CONFIG, GymServers
 from experiment.environments.nemo_gym.rows import RowTasks
 from experiment.environments.nemo_gym.service import GymService
 from experiment.errors import PlanError, ServiceError
+from experiment.rollout.alignment import verify_alignment
+from tests.doubles.char_stage import CHAT, EPISODES, play, solution
+from tests.doubles.processes import session_members
 from tests.integration.gym.conftest import COUNTER, SHIPPED, TASKS
 
 PATIENCE_S = 60.0
-
-
-def session_members(leader: int) -> list[int]:
-    """The processes of a session, found without the code under test."""
-    listed = subprocess.run(["ps", "-e", "-o", "pid=,sid=,stat="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in listed.splitlines()]
-    return [int(pid) for pid, sid, state in rows if int(sid) == leader and not state.startswith("Z")]
 
 
 def _await(condition: Callable[[], bool]) -> bool:
@@ -67,6 +65,31 @@ def test_killed_service_is_a_fault_in_the_middle_of_a_rollout(gym_python: Path, 
     _await(lambda: session_members(service.pid) == [])
     with pytest.raises(ServiceError, match="ended with code -9"):
         service.require_whole()
+    service.stop()
+
+
+def test_rollouts_of_a_service_that_is_killed_have_no_score(
+    gym_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = GymService.start(gym_python, GymServers(), tmp_path, tasks=TASKS)
+    answered = itertools.count(1)
+    call = GymSession.call
+
+    def call_and_kill(self: GymSession, name: str, arguments: Mapping[str, str]) -> ToolResult:
+        result = call(self, name, arguments)
+        if next(answered) == 7:
+            os.kill(service.pid, signal.SIGKILL)
+        return result
+
+    monkeypatch.setattr(GymSession, "call", call_and_kill)
+    scripts = [*(solution(episode) for episode in EPISODES[:9]), ["Antwort: 1"]]
+    played = play(scripts, world=GymWorld(TASKS, GymClient(service.address(), patience_s=10.0)))
+    scored = [each for each in played if each.record.score is not None]
+    assert {each.record.end for each in played if each.record.score is None} == {"fault"}
+    assert len(scored) < len(played)
+    assert all(each.record.score.success for each in scored)
+    for each in played:
+        verify_alignment(each, CHAT, TASKS.tools)
     service.stop()
 
 
