@@ -30,6 +30,9 @@ RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one recipe key; may be repeated.")
 ]
+GymOption = Annotated[
+    Path | None, typer.Option(help="Python of NeMo Gym's environment; default: what `make gym-env` makes.")
+]
 QUICKSTART = Path("recipes/quickstart.toml")
 _FAULT_REMEDY = "Keep this message: it is a fault of the program, and no verdict on a run (OPERATIONS.md, exit code 1)."
 
@@ -88,6 +91,7 @@ def prepare(  # noqa: PLR0913, PLR0917 - the inputs by path are part of the prot
     tokenizer: Annotated[Path | None, typer.Option(help="Folder of the tokenizer.")] = None,
     math_dev: Annotated[Path | None, typer.Option(help="Maths for selection, MGSM-format JSONL.")] = None,
     mgsm: Annotated[Path | None, typer.Option(help="Maths for the final retention gate, MGSM-format JSONL.")] = None,
+    gym_python: GymOption = None,
 ) -> None:
     """Freeze inputs, episodes, seeds, settings and rules into a sealed plan. Samples nothing."""
     from experiment.cli.tables import power_lines
@@ -104,7 +108,7 @@ def prepare(  # noqa: PLR0913, PLR0917 - the inputs by path are part of the prot
     overrides = [*(settings or ()), *(f"{key}={path}" for key, path in paths.items() if path is not None)]
     loaded = load_recipe(recipe, overrides)
     folder = output or fresh_plan_dir(loaded.name)
-    plan = freeze(loaded, recipe, folder)
+    plan = freeze(loaded, recipe, folder, gym_python)
     Console().print(power_lines(plan.power))
     typer.echo(f"plan: {folder / PLAN_FILE}")
 
@@ -119,6 +123,7 @@ def run(
         bool, typer.Option("--qualification-only", help="Stop after the proof that stop and resume change nothing.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    gym_python: GymOption = None,
 ) -> None:
     """Qualify, train, select, assess; every fact goes to the run's journal."""
     from experiment.cli.console import ConsoleWatcher
@@ -130,7 +135,14 @@ def run(
     folder = run_dir or run_dir_of(plan_path)
     console = Console()
     with ConsoleWatcher(console).shown() as watcher:
-        outcome = execute(plan_path, folder, watcher, qualification_only=qualification_only, resume=resume)
+        outcome = execute(
+            plan_path,
+            folder,
+            watcher,
+            qualification_only=qualification_only,
+            resume=resume,
+            gym_python=gym_python,
+        )
     if outcome.comparisons:
         console.print(comparison_table(outcome.comparisons))
         for sentence in verdict_sentences(outcome.comparisons):

@@ -18,13 +18,20 @@ from experiment.environments.base import Environment, Services
 from experiment.environments.delta_world.environment import DeltaWorld
 from experiment.environments.german_tools.environment import GermanTools
 from experiment.environments.math_qa.environment import MathQA
-from experiment.records.world import DeltaTablesWorld, GermanToolsWorld, World
+from experiment.environments.nemo_gym.client import GymAddress, GymClient
+from experiment.environments.nemo_gym.environment import GymWorld
+from experiment.environments.nemo_gym.gym_python import find_gym_python
+from experiment.environments.nemo_gym.services import GymServices, make_servers, make_tasks
+from experiment.records.world import DeltaTablesWorld, GermanToolsWorld, NemoGymWorld, World
+from experiment.sealing.canonical import decode_record
 
 
 def build_world(settings: World) -> Environment:
     """The world that a recipe's `[world]` names; where it needs a service, it cannot be opened."""
     if isinstance(settings, GermanToolsWorld):
         return GermanTools(settings.families, settings.number_formats)
+    if isinstance(settings, NemoGymWorld):
+        return GymWorld(make_tasks(settings))
     return DeltaWorld(settings.families)
 
 
@@ -33,14 +40,24 @@ def build_retention() -> MathQA:
     return MathQA()
 
 
-def describe_world(settings: World) -> tuple[tuple[str, str], ...]:
+def describe_world(settings: World, gym_python: Path | None = None) -> tuple[tuple[str, str], ...]:
     """(name, value) of what the world's answers depend on besides the package and its distributions, sorted.
+
+    Args:
+        settings: The recipe's world.
+        gym_python: Interpreter of NeMo Gym's environment; None takes the one that `make gym-env` makes.
 
     Raises:
         UsageError: Something is missing on this machine.
+        PlanError: Something that is installed is not what it was when it was installed.
     """
     if isinstance(settings, GermanToolsWorld):
         return ()
+    if isinstance(settings, NemoGymWorld):
+        from experiment.environments.nemo_gym import frozen
+
+        python = gym_python or find_gym_python(Path.cwd())
+        return frozen.describe(python, make_servers(settings), Path(settings.lock))
     from experiment.environments.delta_world.facts import describe
 
     return describe(settings)
@@ -57,15 +74,21 @@ class NoServices:
         """Do nothing."""
 
 
-def start_services(settings: World, folder: Path) -> Services:
+def start_services(settings: World, folder: Path, gym_python: Path | None = None) -> Services:
     """What the world needs beside the workers; it starts when the first worker asks for it.
 
     Args:
         settings: The recipe's world.
         folder: Where the services have their files and logs.
+        gym_python: Interpreter of NeMo Gym's environment; None takes the one that `make gym-env` makes.
+
+    Raises:
+        UsageError: Gym's environment is missing.
     """
     if isinstance(settings, GermanToolsWorld):
         return NoServices()
+    if isinstance(settings, NemoGymWorld):
+        return GymServices(settings, gym_python or find_gym_python(Path.cwd()), folder)
     from experiment.environments.delta_world.service import DeltaServers
 
     return DeltaServers(settings, folder)
@@ -81,6 +104,13 @@ def connect_world(settings: World, ask: Callable[[bool], str]) -> Iterator[Envir
     """
     if isinstance(settings, GermanToolsWorld):
         yield build_world(settings)
+        return
+    if isinstance(settings, NemoGymWorld):
+        client = GymClient(decode_record(GymAddress, ask(False).encode()))
+        try:
+            yield GymWorld(make_tasks(settings), client)
+        finally:
+            client.close()
         return
     with _connect_delta(settings, ask) as world:
         yield world

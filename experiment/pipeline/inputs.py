@@ -11,11 +11,14 @@ from experiment.environments.catalogue import describe_world
 from experiment.errors import PlanError, UsageError
 from experiment.records.plan import FrozenEnvironment, FrozenInput, Plan
 from experiment.records.recipe import Recipe
+from experiment.records.world import NemoGymWorld
 from experiment.sealing.digests import digest_file
 from experiment.sealing.sources import scan_sources
 from experiment.sealing.trees import scan_tree
 
-Role = Literal["sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final", "supervised"]
+Role = Literal[
+    "sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final", "supervised", "rows"
+]
 
 SUPERVISED_FILE = "train.jsonl"
 """What lies beside a retention file for DEV under this name was used for fine-tuning."""
@@ -45,6 +48,8 @@ def freeze_inputs(recipe: Recipe, recipe_path: Path) -> tuple[FrozenInput, ...]:
     beside = supervised_file(recipe)
     if beside is not None:
         frozen.append(_freeze("supervised", beside))
+    if isinstance(recipe.world, NemoGymWorld) and recipe.world.rows:
+        frozen.append(_freeze("rows", Path(recipe.world.rows)))
     return tuple(frozen)
 
 
@@ -73,7 +78,7 @@ def verify_inputs(plan: Plan) -> int:
     """Return the number of bytes that were compared, all of them equal to what the plan froze.
 
     Raises:
-        PlanError: Names the first input, distribution or fact of the world that is not what it was.
+        PlanError: Names the first input or distribution that is not what it was.
     """
     for frozen in plan.inputs:
         found = _digest_now(frozen)
@@ -81,7 +86,6 @@ def verify_inputs(plan: Plan) -> int:
             message = f"{frozen.path}: the {frozen.role} changed since the plan was prepared"
             raise PlanError(message)
     _verify_environment(plan.environment)
-    _verify_world(plan)
     return sum(frozen.size_bytes for frozen in plan.inputs)
 
 
@@ -112,9 +116,14 @@ def _verify_environment(frozen: FrozenEnvironment) -> None:
             raise PlanError(message)
 
 
-def _verify_world(plan: Plan) -> None:
+def verify_world(plan: Plan, gym_python: Path | None) -> None:
+    """Return only where the world depends on what the plan froze; see `catalogue.describe_world`.
+
+    Raises:
+        PlanError: Names the first fact that is not what it was.
+    """
     try:
-        now = dict(describe_world(plan.recipe.world))
+        now = dict(describe_world(plan.recipe.world, gym_python))
     except UsageError as error:
         message = f"world: {error}"
         raise PlanError(message, remedy=error.remedy) from error

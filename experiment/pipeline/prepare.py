@@ -32,8 +32,14 @@ CLAIM_FILE: Final = "claim"
 CONTENTS_FILE: Final = "supervised-contents.json"
 
 
-def prepare(recipe: Recipe, recipe_path: Path, output: Path) -> Plan:
+def prepare(recipe: Recipe, recipe_path: Path, output: Path, gym_python: Path | None = None) -> Plan:
     """Freeze an experiment into a folder that holds the plan and its seal.
+
+    Args:
+        recipe: The recipe.
+        recipe_path: Its file, which is frozen as well.
+        output: A fresh folder.
+        gym_python: Interpreter of NeMo Gym's environment; None takes the one that `make gym-env` makes.
 
     Raises:
         UsageError: The output is not empty, an input is missing, or sets overlap.
@@ -41,7 +47,7 @@ def prepare(recipe: Recipe, recipe_path: Path, output: Path) -> Plan:
     if names := list_folder(output):
         message = f"{output}: not empty, it holds {names[0]}"
         raise UsageError(message, remedy="Name a fresh folder with --output; plans are never overwritten.")
-    plan = build_plan(recipe, recipe_path, output.name)
+    plan = build_plan(recipe, recipe_path, output.name, describe_world(recipe.world, gym_python))
     data = encode_record(plan)
     output.mkdir(parents=True, exist_ok=True)
     write_atomic(output / PLAN_FILE, data)
@@ -69,7 +75,7 @@ def list_folder(folder: Path) -> list[str]:
         raise UsageError(message, remedy="Name a fresh folder.") from error
 
 
-def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
+def build_plan(recipe: Recipe, recipe_path: Path, name: str, world_facts: tuple[tuple[str, str], ...]) -> Plan:
     """The plan of a recipe; equal recipes on equal inputs give equal plans.
 
     Raises:
@@ -100,7 +106,7 @@ def build_plan(recipe: Recipe, recipe_path: Path, name: str) -> Plan:
         inputs=inputs,
         environment=freeze_environment(),
         chat_template=verify_template(tokenizer),
-        world_facts=describe_world(recipe.world),
+        world_facts=world_facts,
         tools=world.tools,
         train=sets["train"],
         dev=sets["dev"],

@@ -21,7 +21,7 @@ from experiment.journal.progress import active_seconds, fold_progress
 from experiment.journal.reader import JOURNAL_NAME, read_journal
 from experiment.journal.writer import JournalWriter
 from experiment.pipeline.context import RunContext, Watcher
-from experiment.pipeline.inputs import verify_inputs
+from experiment.pipeline.inputs import verify_inputs, verify_world
 from experiment.pipeline.prepare import CLAIM_FILE, PLAN_FILE, list_folder, load_plan
 from experiment.pipeline.stage1_qualify import qualify
 from experiment.pipeline.stage2_train import train
@@ -47,13 +47,14 @@ class RunOutcome:
     """Empty after `--qualification-only`."""
 
 
-def run(
+def run(  # noqa: PLR0913 - each is a choice of whoever starts it
     plan_path: Path,
     run_dir: Path,
     watcher: Watcher,
     *,
     qualification_only: bool = False,
     resume: bool = False,
+    gym_python: Path | None = None,
     make_pool: Callable[..., WorkerPool] = WorkerPool,
 ) -> RunOutcome:
     """Bring a run as far as it goes.
@@ -64,6 +65,7 @@ def run(
         watcher: Is told how far the work is.
         qualification_only: Stop after stage 1.
         resume: Go on with the run that is there, instead of beginning one.
+        gym_python: Interpreter of NeMo Gym's environment; None takes the one that `make gym-env` makes.
         make_pool: Makes the workers' pool from what they may use, the folder of their logs, and the world's services.
 
     Raises:
@@ -75,14 +77,17 @@ def run(
         ExperimentError: A fault; the run is resumable.
     """
     plan, digest = load_plan(plan_path)
+    if not resume:
+        verify_world(plan, gym_python)  # before anything is written
     journal = _open_journal(plan, digest, plan_path, run_dir, resume=resume)
-    services = start_services(plan.recipe.world, run_dir / "logs" / "services")
+    services = start_services(plan.recipe.world, run_dir / "logs" / "services", gym_python)
     pool = make_pool(plan.recipe.compute, run_dir / "logs", services=services)
     context = RunContext(plan, plan_path, run_dir, journal, pool, watcher)
     try:
         with _stop_signals(pool), _aborts_recorded(journal):
             if resume:
                 verify_inputs(plan)  # a fresh start has done so before it wrote anything
+                verify_world(plan, gym_python)
             size = sum(frozen.size_bytes for frozen in plan.inputs)
             context.append("inputs.verified", InputsVerified(inputs=len(plan.inputs), size_bytes=size))
             return _stages(context, qualification_only=qualification_only)

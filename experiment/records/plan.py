@@ -15,7 +15,7 @@ class FrozenInput(Record):
     """One consumed file or folder; a changed byte makes the plan unusable."""
 
     role: Literal[
-        "sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final", "supervised"
+        "sources", "recipe", "lock", "baseline", "tokenizer", "retention_dev", "retention_final", "supervised", "rows"
     ]
     path: str
     """Relative to the workspace."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from experiment.records.base import Record
 
@@ -37,4 +37,29 @@ class DeltaTablesWorld(Record):
     """A statement that runs longer is stopped."""
 
 
-World = Annotated[GermanToolsWorld | DeltaTablesWorld, Field(discriminator="name")]
+class NemoGymWorld(Record):
+    """A resources server of NeMo Gym: ours with the German look-ups and calculations, or any other by its files."""
+
+    name: Literal["nemo_gym"] = "nemo_gym"
+    families: tuple[str, ...] = ()
+    """Of our server: families to draw from in turn; empty means all of them."""
+    number_formats: tuple[Literal["integer", "decimal", "thousands", "negative"], ...] = ("integer",)
+    """Of our server: formats the operands are drawn from."""
+    configs: tuple[str, ...] = ()
+    """Gym configurations of another server: absolute paths, or relative to where Gym itself is installed."""
+    server: str = ""
+    """Name of the resources server that is played, where the configurations have more than one."""
+    rows: str = ""
+    """JSON Lines file with the tasks of another server."""
+    lock: str = "requirements/gym.lock"
+    """The lock file of Gym's own environment."""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if bool(self.configs) != bool(self.rows):
+            msg = "world.configs and world.rows belong together: give both for another server, none for ours"
+            raise ValueError(msg)
+        return self
+
+
+World = Annotated[GermanToolsWorld | DeltaTablesWorld | NemoGymWorld, Field(discriminator="name")]

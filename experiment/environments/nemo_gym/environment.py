@@ -17,7 +17,7 @@ import http.client
 import json
 from collections.abc import Mapping, Sequence
 
-from experiment.environments.base import NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
 from experiment.environments.nemo_gym.client import GymClient, Reply
 from experiment.environments.nemo_gym.messages import make_response, write_arguments
 from experiment.environments.nemo_gym.tasks import WORLD, GymTasks, Probe
@@ -153,13 +153,20 @@ class GymWorld:
         """The tools that the policy may call; no other name reaches the service."""
         return self._tasks.tools
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """Names of the bad habits that a policy can be taught."""
+        return self._tasks.habits
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Make `count` episodes with ids `prefix-0000…`, families in turn, none with a content in `taken`.
 
         Raises:
-            UsageError: There are fewer distinct tasks than asked for.
+            UsageError: There are fewer distinct tasks than asked for, or no such tier.
         """
-        return self._tasks.generate(prefix=prefix, count=count, seed=seed, taken=taken)
+        return self._tasks.generate(prefix=prefix, count=count, seed=seed, taken=taken, tier=tier)
 
     def open(self, episode: Episode) -> GymSession:
         """Seed a fresh session of the service.
@@ -180,6 +187,14 @@ class GymWorld:
             UsageError: The tasks have no solver.
         """
         return self._tasks.solve(episode)
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Return the turns of a bad habit.
+
+        Raises:
+            UsageError: There is no such habit.
+        """
+        return self._tasks.misplay(episode, habit)
 
 
 def play_probe(world: GymWorld, probe: Probe) -> None:

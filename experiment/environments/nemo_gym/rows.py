@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiment.environments.base import NativeCall, ScriptedTurn
-from experiment.environments.generation import Draft, Space, generate_distinct
+from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn
+from experiment.environments.generation import Draft, Space, generate_distinct, misplay, require_tier
 from experiment.environments.nemo_gym.tasks import WORLD, Probe, read_reward
 from experiment.errors import UsageError
 from experiment.records.episode import Episode, Message, ToolSpec
@@ -74,12 +74,20 @@ class RowTasks:
         """False: a session that is not judged stays with the server until that ends."""
         return False
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Choose `count` rows by the seed, none of them twice.
 
         Raises:
-            UsageError: There are fewer rows than asked for.
+            UsageError: There are fewer rows than asked for, or a tier is.
         """
+        require_tier(WORLD, (STANDARD,), tier)
         space = Space(family=FAMILY, size=len(self._rows), draft=self._draft)
         return generate_distinct(WORLD, (space,), prefix=prefix, count=count, seed=seed, taken=taken)
 
@@ -91,6 +99,14 @@ class RowTasks:
         """
         msg = f"episode '{episode.id}': rows of a NeMo Gym server have no scripted solver"
         raise UsageError(msg, remedy="Name a finished baseline in the recipe instead of a `[starter]`.")
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Raise: nobody knows what is bad.
+
+        Raises:
+            UsageError: Always.
+        """
+        return misplay(WORLD, {}, episode, habit)
 
     def row(self, episode: Episode) -> dict[str, object]:
         """Return the episode's row.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from experiment.environments.base import NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
 from experiment.environments.german_tools.environment import GermanTools
 from experiment.environments.nemo_gym.messages import make_request
 from experiment.errors import ServiceError
@@ -45,8 +45,19 @@ class GymTasks(Protocol):
         """Whether the server forgets a session on `/close_session`, which this version of Gym does not ask for."""
         ...
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """Names of the bad habits that a policy can be taught."""
+        ...
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Make episodes, as `Environment.generate` does."""
+        ...
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Return turns that show a habit."""
         ...
 
     def solve(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
@@ -107,13 +118,28 @@ class GermanTasks:
         """True."""
         return True
 
-    def generate(self, *, prefix: str, count: int, seed: int, taken: frozenset[str]) -> tuple[Episode, ...]:
+    @property
+    def habits(self) -> tuple[str, ...]:
+        """Those of the world."""
+        return self._world.habits
+
+    def generate(
+        self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
+    ) -> tuple[Episode, ...]:
         """Make the world's episodes.
 
         Raises:
-            UsageError: A family has fewer distinct tasks than asked for.
+            UsageError: A family has fewer distinct tasks than asked for, or a tier other than the one there is.
         """
-        return self._world.generate(prefix=prefix, count=count, seed=seed, taken=taken)
+        return self._world.generate(prefix=prefix, count=count, seed=seed, taken=taken, tier=tier)
+
+    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
+        """Return the turns of a bad habit.
+
+        Raises:
+            UsageError: There is no such habit.
+        """
+        return self._world.misplay(episode, habit)
 
     def solve(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
         """Return the required calls, one per turn, and the exact answer."""

@@ -16,10 +16,10 @@ COMMANDS = {
     "baseline": {"[RECIPE]", "--set"},
     "doctor": {"[RECIPE]"},
     "new": {"NAME", "--from"},
-    "prepare": {"[RECIPE]", "--output", "--set", "--baseline", "--tokenizer", "--math-dev", "--mgsm"},
+    "prepare": {"[RECIPE]", "--output", "--set", "--baseline", "--tokenizer", "--math-dev", "--mgsm", "--gym-python"},
     "record-inspection": {"RUN_DIR", "--form", "--reviewer", "--as"},
     "report": {"RUN_DIRS...", "--output"},
-    "run": {"--plan", "--run-dir", "--qualification-only", "--resume"},
+    "run": {"--plan", "--run-dir", "--qualification-only", "--resume", "--gym-python"},
     "solve": {"[RECIPE]", "--set"},
     "status": {"RUN_DIR", "--watch"},
 }

@@ -65,7 +65,7 @@ def test_an_unknown_key_of_a_world_is_held_against_that_world(refusal: Refusal) 
 
 def test_an_unknown_world_is_refused_with_those_there_are(refusal: Refusal) -> None:
     said = refusal('name = "german_tools"', 'name = "german"')
-    assert said == "key 'world.name' is 'german', it must be one of 'german_tools', 'delta_world'"
+    assert said == "key 'world.name' is 'german', it must be one of 'german_tools', 'delta_world', 'nemo_gym'"
 
 
 def test_an_unknown_key_like_no_other_is_refused_with_all_that_are_known(refusal: Refusal) -> None:
