@@ -24,7 +24,8 @@ from experiment.environments.delta_world.task import CATALOG, Layout
 from experiment.environments.delta_world.workspace import Workspace, Workspaces
 from experiment.errors import ServiceError
 from experiment.sealing.canonical import encode
-from experiment.sealing.digests import digest_bytes
+from experiment.sealing.digests import digest_bytes, digest_file
+from experiment.sealing.files import write_atomic
 
 FORMAT = "delta 4.4.0, frozen 3"
 """Changes with everything that decides a fixture's bytes besides its statements."""
@@ -34,7 +35,7 @@ _MODE = 0o755
 
 
 class Fixtures:
-    """A cache folder of fixtures.
+    """A cache folder of fixtures; what is in it is compared with how it was built before its first use.
 
     Args:
         folder: Where fixtures are kept; made where it is missing.
@@ -44,6 +45,8 @@ class Fixtures:
     def __init__(self, folder: Path, workspaces: Workspaces) -> None:
         self._folder = folder.absolute()
         self._workspaces = workspaces
+        self._checked: set[str] = set()
+        """Fixtures that were found or built as they should be."""
 
     def ensure(self, layout: Layout) -> Path:
         """Return the layout's fixture, built now where it is missing; processes wait for one another.
@@ -53,12 +56,14 @@ class Fixtures:
         """
         name = digest_bytes(encode([FORMAT, layout.digest]))[:32]
         target = self._folder / name
-        if target.is_dir():
+        if name in self._checked:
             return target
         self._folder.mkdir(parents=True, exist_ok=True)
         with _locked(self._folder / f".{name}.lock"):
-            if not target.is_dir():
+            if not _is_untouched(target):
+                shutil.rmtree(target, ignore_errors=True)
                 self._build(layout, target)
+        self._checked.add(name)
         return target
 
     def _build(self, layout: Layout, target: Path) -> None:
@@ -77,7 +82,26 @@ class Fixtures:
                 freeze_table(made / table.folder, f"{layout.digest} {table.folder}")
                 check_table(made / table.folder, table)
             made.chmod(_MODE)
+            write_atomic(_seal_path(target), encode(_take_stock(made)))
             made.rename(target)
+
+
+def _seal_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.json")
+
+
+def _is_untouched(target: Path) -> bool:
+    """Say whether a fixture is there as it was built: a copied cache may have lost times, which histories show."""
+    try:
+        return target.is_dir() and _seal_path(target).read_bytes() == encode(_take_stock(target))
+    except OSError:
+        return False
+
+
+def _take_stock(folder: Path) -> list[list[str]]:
+    """Return path, digest and time of every file, in the order of their paths."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [[str(path.relative_to(folder)), digest_file(path), str(path.stat().st_mtime_ns)] for path in files]
 
 
 def check_table(folder: Path, table: FixtureTable) -> None:

@@ -179,7 +179,27 @@ def test_fixture_is_built_once_and_found_again(tmp_path: Path) -> None:
     statements = [commit.statement for table in layout.tables for commit in table.commits]
     assert len(workspaces.opened[0].statements) == 1 + len(statements)
     assert sorted(path.name for path in folder.iterdir()) == sorted(table.folder for table in layout.tables)
-    assert [path.name for path in (tmp_path / "cache").iterdir() if not path.name.endswith(".lock")] == [folder.name]
+    kept = {path.name for path in (tmp_path / "cache").iterdir() if not path.name.endswith(".lock")}
+    assert kept == {folder.name, f"{folder.name}.json"}
+
+
+@pytest.mark.parametrize("harm", ["times", "content", "seal"])
+def test_a_fixture_that_is_not_as_it_was_built_is_built_again(harm: str, tmp_path: Path) -> None:
+    layout = lay_out("upsert", "standard", 0)
+    workspaces = LayingWorkspaces(tmp_path / "server", layout)
+    folder = Fixtures(tmp_path / "cache", workspaces).ensure(layout)
+    commit = next(folder.rglob("00000000000000000001.json"))
+    status, data = commit.stat(), commit.read_bytes()
+    if harm == "times":
+        os.utime(commit)
+    elif harm == "content":
+        commit.write_bytes(data.replace(b"WRITE", b"wrote"))
+        os.utime(commit, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    else:
+        folder.with_name(f"{folder.name}.json").unlink()
+    assert Fixtures(tmp_path / "cache", workspaces).ensure(layout) == folder
+    assert len(workspaces.opened) == 2
+    assert (commit.stat().st_mtime_ns, commit.read_bytes()) == (status.st_mtime_ns, data)
 
 
 def test_failed_statement_leaves_no_fixture(tmp_path: Path) -> None:
