@@ -3,8 +3,11 @@
 #   .venv/place             the environment exists, and was made in the folder that this names
 #   .venv/installer.stamp   it holds uv
 #   .venv/train.stamp       it holds requirements/train.lock and this package
-#   .venv/dev.stamp         it holds requirements/dev.lock, a superset of train.lock, and this package
+#   .venv/delta.stamp       it holds requirements/delta.lock, a superset of train.lock, and this package
+#   .venv/dev.stamp         it holds requirements/dev.lock, a superset of delta.lock, and this package
 #   .venv-gym/gym.stamp     NeMo Gym's own environment holds requirements/gym.lock
+#
+# At most one of train, delta and dev exists, since each takes away what only another one holds.
 
 # An explicit PYTHON is the only candidate; otherwise the first that is recent enough wins.
 PYTHON ?=
@@ -23,7 +26,8 @@ endif
 BIN := .venv/bin
 RUN := $(BIN)/python -m experiment
 # A development environment also serves the quickstart, so that the two never replace each other.
-QUICKSTART_ENV = $(if $(wildcard .venv/dev.stamp),dev,train)
+DELTA_ENV = $(if $(wildcard .venv/dev.stamp),dev,delta)
+QUICKSTART_ENV = $(if $(wildcard .venv/dev.stamp .venv/delta.stamp),$(DELTA_ENV),train)
 
 # An environment that was moved, or whose interpreter is gone, is built anew.
 $(shell [ -x $(BIN)/python ] && [ "$$(cat .venv/place 2>/dev/null)" = '$(CURDIR)' ] || rm -f .venv/place .venv/*.stamp)
@@ -31,7 +35,8 @@ $(shell [ -x .venv-gym/bin/python ] && [ "$$(cat .venv-gym/place 2>/dev/null)" =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all test-faults test-qualification check lock gym-env
+.PHONY: help quickstart test test-all test-faults test-qualification test-services bench-delta delta-env gym-env \
+	check lock
 
 help:
 	@echo 'make quickstart   build a stand-in policy, run a whole experiment on it, audit and report it'
@@ -40,7 +45,11 @@ help:
 	@echo 'make test-qualification'
 	@echo '                  planted faults alone, with a list of what caught each'
 	@echo 'make test-faults  crashes and damage, then a real run that is killed at random moments and compared'
+	@echo 'make test-services'
+	@echo '                  the worlds on their real services: Spark and Delta Lake, NeMo Gym'
+	@echo 'make bench-delta  the Delta world against a plain way, side by side, in about 20 minutes'
 	@echo 'make check        formatting, style, types, import layers'
+	@echo 'make delta-env    the environment of the Delta world: Spark, and a Java runtime'
 	@echo 'make gym-env      the environment of NeMo Gym (Python >= 3.12, or GYM_PYTHON=/path/to/python3.13) in .venv-gym'
 	@echo 'make lock         resolve requirements/*.lock afresh (UPGRADE=1: to the newest versions)'
 	@echo
@@ -73,6 +82,14 @@ test-faults: .venv/dev.stamp
 	@$(BIN)/python -m pytest -m 'fault and not campaign'
 	@$(BIN)/python -m pytest -m campaign
 
+test-services: .venv/dev.stamp .venv-gym/gym.stamp
+	@$(BIN)/python -m pytest -m service
+
+delta-env: .venv/$(DELTA_ENV).stamp
+
+bench-delta: .venv/$(DELTA_ENV).stamp
+	@$(BIN)/python bench/delta_world.py
+
 check: .venv/dev.stamp
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo 'Remedy: $(BIN)/ruff format .'; exit 1; }
 	@$(BIN)/ruff check --quiet --output-format concise .
@@ -85,9 +102,9 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 	--no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
 lock: .venv/installer.stamp
-	@$(COMPILE) pyproject.toml --extra train --extra report --extra dev -o requirements/dev.lock
+	@$(COMPILE) pyproject.toml --extra train --extra report --extra delta --extra dev -o requirements/dev.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra report -o requirements/train.lock
-	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra delta -o requirements/delta.lock
+	@$(COMPILE) pyproject.toml -c requirements/dev.lock --extra train --extra report --extra delta -o requirements/delta.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/base.lock
 	@$(subst 3.11,3.12,$(COMPILE)) requirements/gym.in -c requirements/base.lock -o requirements/gym.lock
 	@echo uv | $(COMPILE) - -c requirements/dev.lock -o requirements/installer.lock
@@ -139,7 +156,7 @@ gym-env: .venv-gym/gym.stamp
 
 .venv/%.stamp: requirements/%.lock .venv/installer.stamp pyproject.toml
 	@echo '==> packages: $<'
-	@rm -f .venv/train.stamp .venv/dev.stamp
+	@rm -f .venv/train.stamp .venv/dev.stamp .venv/delta.stamp
 	@$(BIN)/uv pip sync --python $(BIN)/python --compile-bytecode --require-hashes $<
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@

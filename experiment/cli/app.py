@@ -67,7 +67,7 @@ def new(
 
 
 @app.command()
-def baseline(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None) -> None:
+def baseline(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None, gym_python: GymOption = None) -> None:
     """Build the recipe's starting policy and say whether it leaves training something to do."""
     from experiment.cli.console import ConsoleWatcher
     from experiment.cli.tables import baseline_table
@@ -77,7 +77,7 @@ def baseline(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None) ->
     console = Console()
     loaded = load_recipe(recipe, settings or ())
     with ConsoleWatcher(console).shown() as watcher:
-        provenance, is_new = build_baseline(loaded, watcher)
+        provenance, is_new = build_baseline(loaded, watcher, gym_python=gym_python)
     console.print(baseline_table(provenance))
     typer.echo(f"baseline: {loaded.inputs.baseline} ({'made now' if is_new else 'already there'})")
 
@@ -212,7 +212,7 @@ def record_inspection(
 
 
 @app.command()
-def solve(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None) -> None:
+def solve(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None, gym_python: GymOption = None) -> None:
     """Play every episode with the scripted solver, with a policy that does nothing, and with the world's bad habits."""
     from experiment.cli.console import ConsoleWatcher
     from experiment.pipeline.recipes import load_recipe
@@ -220,19 +220,19 @@ def solve(recipe: RecipeArgument = QUICKSTART, settings: SetOption = None) -> No
 
     loaded = load_recipe(recipe, settings or ())
     with ConsoleWatcher(Console()).shown() as watcher, TemporaryDirectory(prefix="solve-") as log_dir:
-        result = solve_all(loaded, watcher, Path(log_dir))
+        result = solve_all(loaded, watcher, Path(log_dir), gym_python)
     for line in result.lines:
         typer.echo(line)
     raise typer.Exit(0 if result.is_sound else 1)
 
 
 @app.command()
-def doctor(recipe: RecipeArgument = QUICKSTART) -> None:
+def doctor(recipe: RecipeArgument = QUICKSTART, gym_python: GymOption = None) -> None:
     """Check what a recipe needs on this machine, each with its remedy."""
     from experiment.pipeline.doctor import examine
     from experiment.pipeline.recipes import load_recipe
 
-    checks = examine(load_recipe(recipe))
+    checks = examine(load_recipe(recipe), gym_python)
     for check in checks:
         typer.echo(f"{'ok  ' if check.passed else 'MISS'} {check.name}: {check.found}")
         if not check.passed:

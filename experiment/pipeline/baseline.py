@@ -27,13 +27,18 @@ PROVENANCE_FILE: Final = "provenance.json"
 
 
 def build_baseline(
-    recipe: Recipe, watcher: Watcher, *, make_pool: Callable[..., WorkerPool] = WorkerPool
+    recipe: Recipe,
+    watcher: Watcher,
+    *,
+    gym_python: Path | None = None,
+    make_pool: Callable[..., WorkerPool] = WorkerPool,
 ) -> tuple[Provenance, bool]:
     """Leave a sealed starting policy at the recipe's `inputs.baseline`, or nothing where it is stopped or fails.
 
     Args:
         recipe: The recipe.
         watcher: Is told how far the work is.
+        gym_python: Interpreter of NeMo Gym's environment; None takes the one that `make gym-env` makes.
         make_pool: Makes the workers' pool from what they may use, the folder of their logs, and the world's services.
 
     Returns:
@@ -64,7 +69,7 @@ def build_baseline(
     watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
     logs = target.with_name(f".{target.name}.logs")
     with _stopped_by_sigterm(), _scratch(partial), ExitStack() as stack:
-        services = start_services(recipe.world, logs / "services")
+        services = start_services(recipe.world, logs / "services", gym_python)
         stack.callback(services.stop)
         compute = recipe.compute.model_copy(update={"threads": recipe.starter.threads})
         pool = make_pool(compute, logs, services=services)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiment.environments.catalogue import describe_world
-from experiment.errors import UsageError
+from experiment.errors import ExperimentError
 from experiment.records.recipe import Recipe
 
 _MIN_FREE_GIB = 2.0
@@ -27,7 +27,7 @@ class Check:
     remedy: str
 
 
-def examine(recipe: Recipe) -> tuple[Check, ...]:
+def examine(recipe: Recipe, gym_python: Path | None = None) -> tuple[Check, ...]:
     """Check interpreter, training stack, disk, processors, and the recipe's inputs."""
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     missing = [name for name in ("torch", "transformers", "trl", "peft") if importlib.util.find_spec(name) is None]
@@ -57,15 +57,15 @@ def examine(recipe: Recipe) -> tuple[Check, ...]:
             "Run `python -m experiment baseline RECIPE`, or name your own model in inputs.baseline.",
         ),
         _device(recipe),
-        *_world(recipe),
+        *_world(recipe, gym_python),
     )
 
 
-def _world(recipe: Recipe) -> tuple[Check, ...]:
+def _world(recipe: Recipe, gym_python: Path | None) -> tuple[Check, ...]:
     """What the world depends on besides the package, or why that cannot be said."""
     try:
-        facts = describe_world(recipe.world)
-    except UsageError as error:
+        facts = describe_world(recipe.world, gym_python)
+    except ExperimentError as error:
         return (Check("world", passed=False, found=str(error), remedy=error.remedy),)
     return tuple(Check(f"world: {name}", passed=True, found=value, remedy="") for name, value in facts)
 

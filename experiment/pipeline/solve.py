@@ -51,20 +51,21 @@ class _Tally:
         return first == self.episodes and not any(others)
 
 
-def solve_all(recipe: Recipe, watcher: Watcher, log_dir: Path) -> SolveResult:
+def solve_all(recipe: Recipe, watcher: Watcher, log_dir: Path, gym_python: Path | None = None) -> SolveResult:
     """Play all episodes that the recipe generates, in both worlds.
 
     Args:
         recipe: The recipe; `compute.workers` services are used side by side.
         watcher: Is told how far the work is.
         log_dir: Where the world's services, if it has any, have their files and logs.
+        gym_python: Interpreter of NeMo Gym's environment; None takes the one that `make gym-env` makes.
 
     Raises:
         UsageError: The recipe asks for more distinct episodes than there are, or something is missing here.
         ServiceError: What the world is played in broke.
     """
     tallies = []
-    with _worlds(recipe, log_dir) as worlds:
+    with _worlds(recipe, log_dir, gym_python) as worlds:
         sets = {"train": recipe.episodes.train, "dev": recipe.episodes.dev, "final": recipe.episodes.final}
         for label, source in sets.items():
             tallies.append(_solve_set(worlds, label, _generate(worlds[0], label, source), watcher))
@@ -80,9 +81,9 @@ def solve_all(recipe: Recipe, watcher: Watcher, log_dir: Path) -> SolveResult:
 
 
 @contextmanager
-def _worlds(recipe: Recipe, log_dir: Path) -> Iterator[list[Environment]]:
+def _worlds(recipe: Recipe, log_dir: Path, gym_python: Path | None) -> Iterator[list[Environment]]:
     """The recipe's world, once for each worker."""
-    services = start_services(recipe.world, log_dir)
+    services = start_services(recipe.world, log_dir, gym_python)
     with ExitStack() as stack:
         stack.callback(services.stop)
         yield [

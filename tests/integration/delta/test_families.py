@@ -14,6 +14,7 @@ from experiment.environments.delta_world.client import SparkWorkspaces
 from experiment.environments.delta_world.environment import DeltaSession, DeltaWorld
 from experiment.environments.delta_world.families.every import FAMILIES, KINDS
 from experiment.environments.delta_world.fixtures import Fixtures
+from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import provide_jars
 from experiment.environments.delta_world.java import find_java
 from experiment.environments.delta_world.replay import NeedsSparkError, replay
@@ -31,11 +32,13 @@ CACHE = ROOT / ".cache" / "delta"
 @pytest.fixture(scope="module")
 def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkWorkspaces]:
     """Private workspaces on a server of this module."""
-    java = find_java(None)
+    java = find_java()
     server = Server.start(
         java, provide_jars(CACHE, java), tmp_path_factory.mktemp("server"), ServerOptions(short_lived=True)
     )
-    yield SparkWorkspaces(server)
+    workspaces = SparkWorkspaces(server, Limits(statement_seconds=240.0, stop_seconds=120.0))
+    yield workspaces
+    workspaces.close()
     server.stop()
 
 

@@ -13,14 +13,14 @@ from tests.unit.cli.conftest import Call
 
 COMMANDS = {
     "audit": {"RUN_DIR", "--plan", "--known-head", "--level", "--json"},
-    "baseline": {"[RECIPE]", "--set"},
-    "doctor": {"[RECIPE]"},
+    "baseline": {"[RECIPE]", "--set", "--gym-python"},
+    "doctor": {"[RECIPE]", "--gym-python"},
     "new": {"NAME", "--from"},
     "prepare": {"[RECIPE]", "--output", "--set", "--baseline", "--tokenizer", "--math-dev", "--mgsm", "--gym-python"},
     "record-inspection": {"RUN_DIR", "--form", "--reviewer", "--as"},
     "report": {"RUN_DIRS...", "--output"},
     "run": {"--plan", "--run-dir", "--qualification-only", "--resume", "--gym-python"},
-    "solve": {"[RECIPE]", "--set"},
+    "solve": {"[RECIPE]", "--set", "--gym-python"},
     "status": {"RUN_DIR", "--watch"},
 }
 """Every command with its arguments and flags. A hyperparameter never becomes a flag: it belongs in a recipe."""
