@@ -23,7 +23,7 @@ from tests.fault.kill_moments import Tail
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(3000)]
 
-MOMENTS = {"qualify.branch": 2, "train.step": 3, "eval.finished": 2}
+MOMENTS = {"qual.branch": 2, "train.step": 3, "dev.result": 2}
 """After so many records of a type the service is killed, once each."""
 PATIENCE_S = 1200.0
 
