@@ -62,6 +62,7 @@ TRIALS: dict[str, Trial] = {
     "python -m experiment baseline recipes/quickstart.toml": Trial("clone", 0, "baseline: runs/baselines/"),
     "python -m experiment prepare recipes/mine.toml --output plans/mine": Trial("based", 0, "plan: plans/mine/plan"),
     "python -m experiment prepare recipes/quickstart.toml --output plans/mine": Trial("based", 0, "plan: plans/mine"),
+    "python -m experiment doctor recipes/mine.toml": Trial("based", 0, "ok   baseline"),
     BEGIN: Trial("planned", 0, "run: runs/mine"),
     f"nohup {BEGIN} > mine.log 2>&1 &": Trial("planned", 0),
     "run --resume": Trial("stopped", 0, "run: runs/mine"),
