@@ -17,7 +17,7 @@ from experiment.pipeline.workers import Chain, WorkerPool
 from experiment.records.base import Record
 from experiment.records.job import Progressed, StarterDone, StarterJob
 from experiment.records.provenance import Provenance
-from experiment.records.recipe import Recipe
+from experiment.records.recipe import Compute, Recipe, Starter
 from experiment.sealing.canonical import decode_record, encode_record
 from experiment.sealing.files import write_atomic
 from experiment.sealing.sources import scan_sources
@@ -71,8 +71,7 @@ def build_baseline(
     with _stopped_by_sigterm(), _scratch(partial), ExitStack() as stack:
         services = start_services(recipe.world, logs / "services", gym_python)
         stack.callback(services.stop)
-        compute = recipe.compute.model_copy(update={"threads": recipe.starter.threads})
-        pool = make_pool(compute, logs, services=services)
+        pool = make_pool(_compute(recipe.compute, recipe.starter), logs, services=services)
         job = StarterJob(recipe=recipe, output_dir=str(partial))
         pool.run([Chain(("baseline",), [lambda: [job]])], on_event, _no_limit)
         provenance = _provenance(recipe, done[0])
@@ -138,6 +137,11 @@ def _existing(target: Path, recipe: Recipe) -> Provenance | None:
     wanted = (recipe.starter, recipe.world, recipe.compute, scan_sources().digest)
     made = (provenance.starter, provenance.world, provenance.compute, provenance.sources)
     return provenance if wanted == made else None
+
+
+def _compute(compute: Compute, starter: Starter) -> Compute:
+    """What the one worker that makes the policy may use."""
+    return compute.model_copy(update={"threads": starter.threads})
 
 
 def _no_limit() -> None:

@@ -101,12 +101,13 @@ def test_a_killed_service_is_a_typed_fault_and_a_resume_ends_with_the_same_diges
     for kind, count in MOMENTS.items():
         process = small.start("killed", *resume)
         try:
-            killed = kill_service(process, Tail(run_dir / "journal"), small.mark, kind, count)
+            killed = kill_services(process, Tail(run_dir / "journal"), small.mark, kind, count)
             code = process.wait(PATIENCE_S)
         finally:
             process.kill()
         said = small.log_path("killed").read_text()[-3000:]
-        assert (killed, code) == (True, ServiceError.exit_code), said
+        assert killed > 0, said
+        assert code == ServiceError.exit_code, said
         assert ServiceError.remedy in said
         assert audit_run(run_dir).exit_code == 3
         resume = ("--resume",)
