@@ -42,8 +42,7 @@ def build_baseline(
         make_pool: Makes the workers' pool from what they may use, the folder of their logs, and the world's services.
 
     Returns:
-        Its provenance, and whether it was made just now; an existing one is used again only if recipe and sources
-        are the same.
+        Its provenance, and whether it was made just now; one from the same recipe and sources is used again.
 
     Raises:
         UsageError: The recipe has no starter, or the folder holds something else.
@@ -57,7 +56,7 @@ def build_baseline(
     found = _existing(target, recipe)
     if found is not None:
         return found, False
-    partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(8)}")
+    partial, logs = _beside(target, f"partial-{secrets.token_hex(8)}"), _beside(target, "logs")
     done: list[StarterDone] = []
 
     def on_event(key: str, event: Record) -> None:
@@ -67,7 +66,6 @@ def build_baseline(
             done.append(event)
 
     watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
-    logs = target.with_name(f".{target.name}.logs")
     with _stopped_by_sigterm(), _scratch(partial), ExitStack() as stack:
         services = start_services(recipe.world, logs / "services", gym_python)
         stack.callback(services.stop)
@@ -137,6 +135,10 @@ def _existing(target: Path, recipe: Recipe) -> Provenance | None:
     wanted = (recipe.starter, recipe.world, recipe.compute, scan_sources().digest)
     made = (provenance.starter, provenance.world, provenance.compute, provenance.sources)
     return provenance if wanted == made else None
+
+
+def _beside(target: Path, what: str) -> Path:
+    return target.with_name(f".{target.name}.{what}")
 
 
 def _compute(compute: Compute, starter: Starter) -> Compute:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -120,17 +121,20 @@ def test_a_killed_service_is_a_typed_fault_and_a_resume_ends_with_the_same_diges
     assert list(processes_with(str(small.clone.folder))) == []
 
 
-def kill_service(driver: subprocess.Popen[bytes], tail: Tail, mark: str, kind: str, count: int) -> bool:
-    """Kill the driver's services once there are so many records; False where the driver ended before."""
+def kill_services(driver: subprocess.Popen[bytes], tail: Tail, mark: str, kind: str, count: int) -> int:
+    """Kill the driver's services once there are so many records, until it gives up; returns how many were killed.
+
+    A service that dies between two workers is started anew for the second, and nothing is lost; so that dies as well.
+    """
+    killed = 0
     while driver.poll() is None:
-        if tail.read().count(kind) >= count and (
-            found := [pid for pid in processes_with(mark) if is_below(pid, driver)]
-        ):
-            for pid in found:
-                os.kill(pid, signal.SIGKILL)
-            return True
+        if tail.read().count(kind) >= count:
+            for pid in [each for each in processes_with(mark) if is_below(each, driver)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
         time.sleep(0.02)
-    return False
+    return killed
 
 
 def processes_with(mark: str) -> Iterator[int]:
