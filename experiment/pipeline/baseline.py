@@ -6,10 +6,11 @@ import secrets
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from experiment.environments.base import Services
 from experiment.environments.catalogue import start_services
 from experiment.errors import StoppedError, UsageError
 from experiment.pipeline.context import Watcher
@@ -24,6 +25,7 @@ from experiment.sealing.sources import scan_sources
 from experiment.sealing.trees import seal_tree, verify_tree
 
 PROVENANCE_FILE: Final = "provenance.json"
+_ABOUT = "a starting policy from nothing: skill, habits, fine-tune on verified episodes"
 
 
 def build_baseline(
@@ -65,10 +67,8 @@ def build_baseline(
         elif isinstance(event, StarterDone):
             done.append(event)
 
-    watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
-    with _stopped_by_sigterm(), _scratch(partial), ExitStack() as stack:
-        services = start_services(recipe.world, logs / "services", gym_python)
-        stack.callback(services.stop)
+    watcher.stage("baseline", _ABOUT)
+    with _stopped_by_sigterm(), _scratch(partial), _running(recipe, logs / "services", gym_python) as services:
         pool = make_pool(_compute(recipe.compute, recipe.starter), logs, services=services)
         job = StarterJob(recipe=recipe, output_dir=str(partial))
         pool.run([Chain(("baseline",), [lambda: [job]])], on_event, _no_limit)
@@ -139,6 +139,16 @@ def _existing(target: Path, recipe: Recipe) -> Provenance | None:
 
 def _beside(target: Path, what: str) -> Path:
     return target.with_name(f".{target.name}.{what}")
+
+
+@contextmanager
+def _running(recipe: Recipe, folder: Path, gym_python: Path | None) -> Iterator[Services]:
+    """What the world needs beside the worker, stopped afterwards."""
+    services = start_services(recipe.world, folder, gym_python)
+    try:
+        yield services
+    finally:
+        services.stop()
 
 
 def _compute(compute: Compute, starter: Starter) -> Compute:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,17 @@ from pathlib import Path
 import pytest
 
 from experiment.audit import audit_run
-from experiment.environments.nemo_gym.gym_python import find_gym_python
+from experiment.environments.base import NativeCall, ToolResult
+from experiment.environments.german_tools.environment import GermanTools
+from experiment.environments.nemo_gym.gym_python import GymServers, find_gym_python
+from experiment.environments.nemo_gym.parity import AgentReplay
+from experiment.environments.nemo_gym.replay_policy import ReplayPolicy
+from experiment.environments.nemo_gym.service import GymService
+from experiment.environments.nemo_gym.tasks import GermanTasks
 from experiment.errors import ServiceError, UsageError
+from experiment.records.plan import Plan
+from experiment.records.rollout import Rollout
+from experiment.sealing.canonical import decode_record
 from tests.doubles.fresh_clone import ROOT, FreshClone
 from tests.doubles.run_digests import compare_runs
 from tests.fault.kill_moments import Tail
@@ -95,6 +105,18 @@ def test_a_run_on_a_real_service_is_closed_and_verified(small: Small) -> None:
     assert list(processes_with(str(small.clone.folder))) == []
 
 
+def test_the_same_seeds_in_process_give_the_same_evidence(small: Small) -> None:
+    if not small.gym:
+        pytest.skip("no world in process plays the same tasks")
+    german = 'world={name="german_tools", families=["direct", "one_step", "two_step"]}'
+    small.type_in("prepare", small.recipe, "--output", "plans/inside", "--set", german)
+    process = small.start("inside")
+    assert process.wait(PATIENCE_S) == 0, small.log_path("inside").read_text()[-3000:]
+    compared = compare_runs(small.clone.folder / "runs" / "whole", small.clone.folder / "runs" / "inside")
+    assert compared.differing == ()
+    assert compared.total > 100
+
+
 def test_a_killed_service_is_a_typed_fault_and_a_resume_ends_with_the_same_digests(small: Small) -> None:
     small.prepare("killed")
     run_dir = small.clone.folder / "runs" / "killed"
@@ -119,6 +141,42 @@ def test_a_killed_service_is_a_typed_fault_and_a_resume_ends_with_the_same_diges
     assert compared.total > 100
     assert audit_run(run_dir).exit_code == 0
     assert list(processes_with(str(small.clone.folder))) == []
+
+
+def test_rollouts_of_a_finished_run_are_the_same_through_gyms_own_agent(small: Small, tmp_path: Path) -> None:
+    if not small.gym:
+        pytest.skip("not a world of NeMo Gym")
+    plan = decode_record(Plan, (small.clone.folder / "plans" / "whole" / "plan.json").read_bytes())
+    episodes = {each.id: each for each in plan.final}
+    tasks, policy = GermanTasks(GermanTools()), ReplayPolicy.start()
+    service = GymService.start(Path(small.gym[1]), GymServers(), tmp_path / "gym", tasks=tasks, policy=policy.place)
+    try:
+        replay = AgentReplay(service.address(), tasks, policy)
+        compared = 0
+        for path in sorted((small.clone.folder / "runs" / "whole" / "evidence" / "final").glob("*/agent-42.jsonl")):
+            for line in path.read_bytes().splitlines():
+                rollout = decode_record(Rollout, line)
+                assert replay.compare(episodes[rollout.episode], rollout, executed(rollout)) == ()
+                compared += 1
+        replay.close()
+    finally:
+        service.stop()
+        policy.stop()
+    assert compared == 3 * len(plan.final)
+
+
+def executed(rollout: Rollout) -> list[NativeCall]:
+    """The calls that reached the world, from the evidence; tools of this world answer with less than is ever cut."""
+    return [
+        NativeCall(
+            call.name,
+            tuple(sorted(json.loads(call.arguments_json).items())),
+            ToolResult(call.observation, call.status == "world_error"),
+        )
+        for turn in rollout.turns
+        for call in turn.calls
+        if call.status in {"delivered", "world_error", "undelivered"}
+    ]
 
 
 def kill_services(driver: subprocess.Popen[bytes], tail: Tail, mark: str, kind: str, count: int) -> int:
