@@ -24,7 +24,7 @@ from experiment.environments.nemo_gym.parity import AgentReplay
 from experiment.environments.nemo_gym.replay_policy import ReplayPolicy
 from experiment.environments.nemo_gym.service import GymService
 from experiment.environments.nemo_gym.tasks import GermanTasks
-from experiment.errors import ServiceError, UsageError
+from experiment.errors import ServiceError, StoppedError, UsageError
 from experiment.records.plan import Plan
 from experiment.records.rollout import Rollout
 from experiment.sealing.canonical import decode_record
@@ -34,8 +34,29 @@ from tests.fault.kill_moments import Tail
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(3000)]
 
-MOMENTS = {"qual.branch": 2, "train.step": 3, "dev.result": 2}
-"""After so many records of a type the service is killed, once each."""
+
+@dataclass(frozen=True)
+class Blow:
+    """What happens to one session."""
+
+    kind: str
+    count: int
+    """It falls after so many new records of the kind."""
+    signal: signal.Signals
+    hits_service: bool
+    """Otherwise the driver, as soon as it has a service."""
+    code: int
+    """How the driver ends."""
+
+
+BLOWS = (
+    Blow("inputs.verified", 1, signal.SIGTERM, hits_service=False, code=StoppedError.exit_code),
+    Blow("qual.branch", 1, signal.SIGKILL, hits_service=True, code=ServiceError.exit_code),
+    Blow("train.step", 2, signal.SIGSTOP, hits_service=True, code=ServiceError.exit_code),
+    Blow("train.step", 2, signal.SIGKILL, hits_service=False, code=-signal.SIGKILL),
+    Blow("dev.result", 1, signal.SIGKILL, hits_service=True, code=ServiceError.exit_code),
+)
+"""A stop while the service starts, services that die or hang, and a driver that dies and takes its service along."""
 PATIENCE_S = 1200.0
 
 
@@ -102,7 +123,7 @@ def test_a_run_on_a_real_service_is_closed_and_verified(small: Small) -> None:
     run_dir = small.clone.folder / "runs" / "whole"
     result = audit_run(run_dir)
     assert result.exit_code == 0, result
-    assert list(processes_with(str(small.clone.folder))) == []
+    assert gone(str(small.clone.folder))
 
 
 def test_the_same_seeds_in_process_give_the_same_evidence(small: Small) -> None:
@@ -117,30 +138,31 @@ def test_the_same_seeds_in_process_give_the_same_evidence(small: Small) -> None:
     assert compared.total > 100
 
 
-def test_a_killed_service_is_a_typed_fault_and_a_resume_ends_with_the_same_digests(small: Small) -> None:
-    small.prepare("killed")
-    run_dir = small.clone.folder / "runs" / "killed"
+def test_a_run_whose_service_breaks_in_every_way_ends_with_the_same_digests(small: Small) -> None:
+    small.prepare("broken")
+    run_dir = small.clone.folder / "runs" / "broken"
     resume: tuple[str, ...] = ()
-    for kind, count in MOMENTS.items():
-        process = small.start("killed", *resume)
+    for blow in BLOWS:
+        process = small.start("broken", *resume)
         try:
-            killed = kill_services(process, Tail(run_dir / "journal"), small.mark, kind, count)
+            struck = strike(process, Tail(run_dir / "journal"), small.mark, blow)
             code = process.wait(PATIENCE_S)
         finally:
             process.kill()
-        said = small.log_path("killed").read_text()[-3000:]
-        assert killed > 0, said
-        assert code == ServiceError.exit_code, said
-        assert ServiceError.remedy in said
-        assert audit_run(run_dir).exit_code == 3
+        said = f"{blow}\n{small.log_path('broken').read_text()[-3000:]}"
+        assert struck > 0, said
+        assert code == blow.code, said
+        assert blow.code != ServiceError.exit_code or ServiceError.remedy in said
+        assert audit_run(run_dir).exit_code == 3, said
+        assert gone(str(small.clone.folder)), said
         resume = ("--resume",)
-    process = small.start("killed", *resume)
-    assert process.wait(PATIENCE_S) == 0, small.log_path("killed").read_text()[-3000:]
+    process = small.start("broken", *resume)
+    assert process.wait(PATIENCE_S) == 0, small.log_path("broken").read_text()[-3000:]
     compared = compare_runs(small.clone.folder / "runs" / "whole", run_dir)
     assert compared.differing == ()
     assert compared.total > 100
     assert audit_run(run_dir).exit_code == 0
-    assert list(processes_with(str(small.clone.folder))) == []
+    assert gone(str(small.clone.folder))
 
 
 def test_rollouts_of_a_finished_run_are_the_same_through_gyms_own_agent(small: Small, tmp_path: Path) -> None:
@@ -179,20 +201,34 @@ def executed(rollout: Rollout) -> list[NativeCall]:
     ]
 
 
-def kill_services(driver: subprocess.Popen[bytes], tail: Tail, mark: str, kind: str, count: int) -> int:
-    """Kill the driver's services once there are so many records, until it gives up; returns how many were killed.
+def strike(driver: subprocess.Popen[bytes], tail: Tail, mark: str, blow: Blow) -> int:
+    """Strike once there are so many new records, services until the driver gives up; returns how often.
 
-    A service that dies between two workers is started anew for the second, and nothing is lost; so that dies as well.
+    A service that breaks between two workers is started anew for the second, and nothing is lost; so that breaks too.
     """
-    killed = 0
+    before, struck, stopped = tail.read().count(blow.kind), 0, set[int]()
     while driver.poll() is None:
-        if tail.read().count(kind) >= count:
-            for pid in [each for each in processes_with(mark) if is_below(each, driver)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
+        if tail.read().count(blow.kind) >= before + blow.count:
+            services = [each for each in processes_with(mark) if is_below(each, driver)]
+            targets = services if blow.hits_service else [driver.pid] * bool(services and not struck)
+            for pid in targets:
+                if pid not in stopped:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, blow.signal)
+                        stopped.add(pid)
+                        struck += 1
         time.sleep(0.02)
-    return killed
+    return struck
+
+
+def gone(mark: str) -> bool:
+    """Whether nothing that names a folder lives on; what dies with its owner may take a moment."""
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        if not list(processes_with(mark)):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def processes_with(mark: str) -> Iterator[int]:
