@@ -40,6 +40,8 @@ _SESSION_LOST = ("INVALID_HANDLE.SESSION", "INVALID_HANDLE.OPERATION")
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 """Statements that start so show data; others show what Spark says about tables."""
 _POLL_S = 0.05
+_QUESTION_SECONDS = 60.0
+"""Everything but a statement is answered at once, by a server that is not stuck; a starved one may take a while."""
 
 
 class SparkWorkspaces:
@@ -167,9 +169,10 @@ class SparkWorkspace:
         if self._is_closed:
             return
         self._is_closed = True
-        with contextlib.suppress(Exception):
-            self._session.interruptAll()
-        _disconnect(self._session)
+        if not self._server.broken:
+            with contextlib.suppress(Exception):
+                self._session.interruptAll()
+        _disconnect(self._session, is_lost=bool(self._server.broken))
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _connect(self) -> Any:
@@ -180,7 +183,7 @@ class SparkWorkspace:
             f"{_CATALOG}.tables": ";".join(f"{table.name}={table.folder}" for table in self._tables),
             "spark.sql.defaultCatalog": "workspace",
         }
-        session = _new_session(self._server)
+        session = _new_session(self._server, self._limits)
         try:
             session.conf._set_all(settings, silent=False)
         except Exception as error:
@@ -262,6 +265,7 @@ class SparkWorkspace:
         name = getattr(code, "name", "")
         if name in _LOST or any(mark in str(error) for mark in _SESSION_LOST):
             self._server.require_whole()
+            self._server.broken = "the Spark server does not answer"
             log_path = self._server.folder / "server.log"
             msg = f"{log_path}: the Spark server does not answer ({name}): {format_error(error)}"
             raise ServiceError(msg) from error
@@ -274,18 +278,24 @@ def _collect(work: Callable[[], T], done: list[T | BaseException]) -> None:
         done.append(error)
 
 
-def _new_session(server: SparkServer) -> Any:
+def _new_session(server: SparkServer, limits: Limits) -> Any:
     try:
         with warnings.catch_warnings():
             # pyspark warns about pandas, which nothing here uses.
             warnings.simplefilter("ignore")
+            from pyspark.sql.connect.client import DefaultChannelBuilder
             from pyspark.sql.connect.session import SparkSession
+
+            from experiment.environments.delta_world.deadlines import Deadlines
     except ImportError as error:
         msg = f"pyspark's client cannot be loaded: {error}"
         raise UsageError(msg, remedy=PYSPARK_REMEDY) from error
     for name in ("pyspark.sql.connect.logging", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    session = SparkSession(connection=f"sc://{server.host}:{server.port}/;user_id=agent;x-owner={server.secret}")
+    channel = DefaultChannelBuilder(f"sc://{server.host}:{server.port}/;user_id=agent;x-owner={server.secret}")
+    longest = limits.statement_seconds + limits.stop_seconds + _QUESTION_SECONDS
+    channel.add_interceptor(Deadlines(_QUESTION_SECONDS, longest))
+    session = SparkSession(connection=channel)
     session.client.set_retry_policies([])
     return session
 
@@ -307,11 +317,12 @@ def _answer(frame: Any) -> pyarrow.Table | None:
     return pyarrow.ipc.open_stream(relation.local_relation.data).read_all()
 
 
-def _disconnect(session: Any) -> None:
-    """Release a session; afterwards nothing of it is kept here."""
+def _disconnect(session: Any, *, is_lost: bool = False) -> None:
+    """Release a session; afterwards nothing of it is kept here. A server that is lost is not told."""
     client = session.client
-    with contextlib.suppress(Exception):
-        client.release_session()
+    if not is_lost:
+        with contextlib.suppress(Exception):
+            client.release_session()
     with contextlib.suppress(Exception):
         client.close()
     # The client asks to be called at exit, which would keep every client that ever was.

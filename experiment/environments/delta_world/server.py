@@ -258,14 +258,21 @@ def _drain(stream: IO[bytes] | None, lines: queue.Queue[bytes]) -> None:
 
 def family_rss_bytes(pid: int) -> int:
     """Return the resident memory of a process and all that descend from it; 0 where it has ended."""
-    family, total, page = [pid], 0, os.sysconf("SC_PAGE_SIZE")
-    for each in family:
+    total, page = 0, os.sysconf("SC_PAGE_SIZE")
+    for each in family(pid):
         with contextlib.suppress(OSError):
             total += int(Path(f"/proc/{each}/statm").read_text(encoding="ascii").split()[1]) * page
+    return total
+
+
+def family(pid: int) -> list[int]:
+    """Return `pid` and the processes that descend from it."""
+    found = [pid]
+    for each in found:
         for task in Path(f"/proc/{each}/task").glob("*/children"):
             with contextlib.suppress(OSError):
-                family += [int(child) for child in task.read_text(encoding="ascii").split()]
-    return total
+                found += [int(child) for child in task.read_text(encoding="ascii").split()]
+    return found
 
 
 def _java_command(java: Java, jars: Jars, folder: Path, options: ServerOptions) -> list[str]:
