@@ -247,7 +247,11 @@ class SparkWorkspace:
             time.sleep(_POLL_S)
 
     def _is_busy(self) -> bool:
-        """Say whether the server still works on something of this session."""
+        """Say whether the server still works on something of this session.
+
+        An operation that only waits until its client has fetched the end of its answer is over: a program that has
+        ended will never fetch it.
+        """
         from pyspark.sql.connect.proto import base_pb2
 
         state = base_pb2.GetStatusResponse.OperationStatus.OperationState
@@ -256,8 +260,7 @@ class SparkWorkspace:
         except Exception as error:  # noqa: BLE001 - whatever it is, the server does not say that it has ended
             self._raise_if_lost(error)
             return True
-        busy = (state.OPERATION_STATE_RUNNING, state.OPERATION_STATE_TERMINATING)
-        return any(status.state in busy for status in statuses)
+        return any(status.state == state.OPERATION_STATE_RUNNING for status in statuses)
 
     def _raise_if_lost(self, error: Exception) -> None:
         """Raise where `error` says that the server or the session is gone, which is not the agent's doing."""

@@ -67,6 +67,8 @@ def _load_client() -> Any:
     warnings.simplefilter("ignore")
     # Spark's client logs every failed statement with its stack.
     logging.disable(logging.CRITICAL)
+    # Without it, `pyspark.sql.functions` looks for a Spark in this process.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     # Imported by the first use of a session, which should not be paid for in every call.
     for name in ("pyspark.sql.functions", "pyspark.sql.types", "pyspark.sql.connect.functions"):
         importlib.import_module(name)

@@ -46,6 +46,8 @@ _LOGIN_PATHS = ("/etc/passwd", "/etc/nsswitch.conf")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _START_PATIENCE_S = 180.0
 _STOP_PATIENCE_S = 8.0
+_ARCHIVE_PATIENCE_S = 600.0
+"""How long a server may take to write its class-data archive when it ends."""
 _LOG_TAIL = 2000
 
 SETTINGS = {
@@ -150,6 +152,7 @@ class Server:
         """Where its episodes, scratch files and log are."""
         self.broken = ""
         """Why no more work may be given to it; empty while it is whole."""
+        self._stop_patience_s = _STOP_PATIENCE_S
 
     @classmethod
     def start(cls, java: Java, jars: Jars, folder: Path, options: ServerOptions | None = None) -> Server:
@@ -178,6 +181,8 @@ class Server:
                 env={"SPARK_LOCAL_IP": "127.0.0.1", "LANG": "C.UTF-8", "SPARK_USER": "spark", "WORLD_OWNER": secret},
             )
         server = cls(process, 0, folder, secret)
+        if options.writes_archive:
+            server._stop_patience_s = _ARCHIVE_PATIENCE_S
         try:
             server.port = server._await_port()
         except BaseException:
@@ -223,7 +228,7 @@ class Server:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_PATIENCE_S)
+                process.wait(self._stop_patience_s)
                 break
         if process.stdout:
             process.stdout.close()
@@ -289,7 +294,7 @@ def _java_command(java: Java, jars: Jars, folder: Path, options: ServerOptions) 
         flags.append("-XX:TieredStopAtLevel=1")
     archive = options.class_archive
     if archive and options.writes_archive:
-        flags.append(f"-XX:ArchiveClassesAtExit={archive}")
+        flags += [f"-XX:ArchiveClassesAtExit={archive}", f"-Dworld.patience={_ARCHIVE_PATIENCE_S:.0f}"]
     elif archive and archive.is_file():
         flags.append(f"-XX:SharedArchiveFile={archive}")
     flags += [f"-Djava.io.tmpdir={scratch}", "-Duser.timezone=UTC", "-Duser.language=en", f"-Duser.home={scratch}"]

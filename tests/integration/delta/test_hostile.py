@@ -43,6 +43,13 @@ STATEMENTS = (
     "CREATE TABLE workspace.ops.mine (id INT) USING parquet",
     "CREATE TEMPORARY VIEW v USING csv OPTIONS (path '/etc/passwd')",
     "DESCRIBE HISTORY delta.`{other}/ops/invoices`",
+    "DESCRIBE DETAIL delta.`{other}/ops/invoices`",
+    "OPTIMIZE delta.`{other}/ops/invoices`",
+    "DELETE FROM delta.`{other}/ops/invoices`",
+    "UPDATE delta.`{other}/ops/invoices` SET id = 1",
+    "ALTER TABLE delta.`{other}/ops/invoices` ADD COLUMN c INT",
+    "CREATE TABLE workspace.ops.mine SHALLOW CLONE delta.`{other}/ops/invoices`",
+    "CREATE TABLE workspace.ops.mine LIKE workspace.ops.invoices LOCATION '{other}/new'",
     "VACUUM delta.`{other}/ops/invoices` RETAIN 168 HOURS",
     "RESTORE TABLE delta.`{other}/ops/invoices` TO VERSION AS OF 0",
     "CONVERT TO DELTA parquet.`{other}/ops/invoices`",
@@ -60,12 +67,15 @@ PROGRAMS = (
     "spark.range(3).write.format('parquet').save('/tmp/out')",
     "spark.range(3).write.format('delta').save('{other}/new')",
     "spark.range(3).write.mode('overwrite').format('delta').save('{other}/ops/invoices')",
+    "spark.table('workspace.ops.invoices').write.insertInto('delta.`{other}/ops/invoices`')",
+    "spark.table('workspace.ops.invoices').writeTo('delta.`{other}/ops/invoices`').append()",
+    "spark.table('workspace.ops.invoices').writeTo('delta.`{other}/ops/invoices`').overwritePartitions()",
     "spark.range(1).selectExpr(\"reflect('java.lang.System', 'exit', 3)\").show()",
     "spark.range(1).createGlobalTempView('v')",
     "spark.conf.set('spark.sql.catalog.workspace.warehouse', '/')",
     "spark.conf.unset('spark.sql.defaultCatalog')",
     "spark.udf.registerJavaFunction('f', 'java.lang.String')",
-    "from pyspark.sql.functions import udf\nspark.range(1).select(udf(lambda x: x)('id')).show()",
+    "from pyspark.sql.connect.functions import udf\nspark.range(1).select(udf(lambda x: x)('id')).show()",
     "spark.range(1).mapInPandas(lambda frames: frames, 'id long').show()",
     "spark.addArtifacts(__import__('pyspark').__file__, file=True)",
     "spark.client.release_session()",
@@ -111,7 +121,8 @@ def test_program_works_on_the_agents_own_tables(open_workspace: Callable[[str], 
     workspace.sql("CREATE OR REPLACE TEMP VIEW mine AS SELECT 42 AS answer")
     shown = workspace.python(
         f"frame = spark.table('{TABLE}')\n"
-        "frame.withColumn('twice', frame.amount * 2).write.mode('append').saveAsTable('workspace.ops.twice')\n"
+        "from pyspark.sql import functions as F\n"
+        "frame.withColumn('twice', F.col('amount') * 2).write.mode('append').saveAsTable('workspace.ops.twice')\n"
         "spark.createDataFrame([(1, 'a')], 'id int, name string').createOrReplaceTempView('made')\n"
         "print(spark.table('mine').collect()[0].answer, spark.table('workspace.ops.twice').count())\n"
         "frame.count()"

@@ -72,7 +72,7 @@ def test_machine_is_out_of_reach(code: str, box: Sandbox) -> None:
 
 def test_environment_holds_nothing_of_ours(box: Sandbox) -> None:
     names = set(_run(box, "import os; print(*os.environ)").output.split())
-    assert names - {"PWD"} == {"HOME", "LANG", "PYTHONHASHSEED", "TZ"}
+    assert names - {"PWD"} == {"HOME", "LANG", "PYTHONHASHSEED", "SPARK_CONNECT_MODE_ENABLED", "TZ"}
 
 
 def test_endless_loop_is_ended(box: Sandbox) -> None:

@@ -120,26 +120,26 @@ def test_statement_that_runs_too_long_is_stopped_and_commits_nothing(
         workspace.close()
 
 
-def test_many_threads_wait_for_their_turn_and_nothing_times_out_by_waiting(
-    server: Server, fixture, open_workspace: Opener
-) -> None:
-    statement = "SELECT sum(id * id % 7) AS s FROM range(2000000)"
-    first = open_workspace("alone")
-    expected = first.sql(statement).text
-    began = time.monotonic()
-    first.sql(statement)
-    alone_s = time.monotonic() - began
-    # The server does one task at a time: were all 16 let in at once, half of them would be too late.
-    limits = Limits(concurrent=2, statement_seconds=max(1.0, 8 * alone_s), stop_seconds=120.0)
-    turns = SparkWorkspaces(server, limits)
+def test_many_threads_wait_for_their_turn_and_nothing_times_out_by_waiting(server: Server, fixture) -> None:
+    # The last program begins 15 seconds after the first, and sleeps 5.
+    turns = SparkWorkspaces(server, Limits(concurrent=2, statement_seconds=20.0, stop_seconds=120.0))
     opened = [turns.open(fixture, (), f"waiting-{number}") for number in range(16)]
+
+    def call(number: int) -> str:
+        workspace = opened[number]
+        return (workspace.python("import time; time.sleep(5)") if number % 2 else workspace.sql("SELECT 1 AS n")).text
+
     try:
+        opened[0].python("1")
+        began = time.monotonic()
         with ThreadPoolExecutor(len(opened)) as threads:
-            shown = list(threads.map(lambda each: each.sql(statement), opened))
-        assert {each.text for each in shown} == {expected}
+            texts = list(threads.map(call, range(len(opened))))
+        assert texts == ["n\n1\n(1 row)", "OK"] * 8
+        assert time.monotonic() - began >= 20.0
     finally:
         for workspace in opened:
             workspace.close()
+        turns.close()
 
 
 def test_closing_twice_leaves_nothing(open_workspace: Opener) -> None:

@@ -106,6 +106,12 @@ public final class Gate implements ServerInterceptor {
     return operation.hasGetAll() ? "SET of all settings" : null;
   }
 
+  /** A source is asked for its columns before the server's other rules see the plan. */
+  private static String refuseFormat(Message source) {
+    String format = (String) source.getField(source.getDescriptorForType().findFieldByName("format"));
+    return format.isEmpty() || format.equalsIgnoreCase("delta") ? null : "the format " + format;
+  }
+
   private static String refuseParts(Message message) {
     for (Map.Entry<FieldDescriptor, Object> entry : message.getAllFields().entrySet()) {
       if (entry.getKey().getJavaType() != FieldDescriptor.JavaType.MESSAGE) {
@@ -117,7 +123,7 @@ public final class Gate implements ServerInterceptor {
         if (REFUSED_PARTS.contains(kind) && !entry.getKey().getName().equals("request_options")) {
           return kind;
         }
-        String reason = refuseParts((Message) part);
+        String reason = kind.equals("DataSource") ? refuseFormat((Message) part) : refuseParts((Message) part);
         if (reason != null) {
           return reason;
         }

@@ -7,8 +7,11 @@ import org.apache.hadoop.fs.Path;
 import org.apache.spark.JobArtifactState;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.artifact.ArtifactManager;
+import org.apache.spark.sql.catalyst.analysis.NamedRelation;
 import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
+import org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.TableSpecBase;
@@ -24,6 +27,7 @@ import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.SaveIntoDataSourceCommand;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Option;
+import scala.Product;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
@@ -39,7 +43,7 @@ public final class Guard extends AbstractFunction1<SparkSessionExtensions, Boxed
       "AlterTableSetLocationCommand", "AlterTableSetLocationDeltaCommand", "SetNamespaceLocation", "SetTableLocation",
       "ConvertToDeltaCommand", "DeltaGenerateCommand", "CreateTempViewUsing", "ExternalCommandExecutor",
       "PythonWorkerLogs", "MapInPandas", "MapInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow",
-      "FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow", "FlatMapGroupsInPandasWithState", "BatchEvalPythonUDTF",
+      "FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow", "FlatMapGroupsInPandasWithState", "BatchEvalPythonUDTF", "ResolvedPathBasedNonDeltaTable",
       "ArrowEvalPythonUDTF", "ExecuteImmediateCommand", "ExecuteImmediateQuery", "CompoundBody");
 
   private static final Set<String> REFUSED_EXPRESSIONS =
@@ -106,6 +110,35 @@ public final class Guard extends AbstractFunction1<SparkSessionExtensions, Boxed
     checkSettings(node);
     checkRelations(node, session);
     checkTargets(node, session);
+    checkParts(node, session);
+  }
+
+  /** What a command works on is often a part of its node and none of its children. */
+  private static void checkParts(Product whole, SparkSession session) {
+    for (Object part : CollectionConverters.asJava(whole.productIterator().toSeq())) {
+      checkPart(part instanceof Option<?> option && option.isDefined() ? option.get() : part, session);
+    }
+  }
+
+  private static void checkPart(Object part, SparkSession session) {
+    if (part instanceof Table table) {
+      checkTable(table, session);
+    } else if (part instanceof NamedRelation relation) {
+      checkRelations((LogicalPlan) relation, session);
+    } else if (part instanceof CatalogTable table) {
+      if (table.provider().isDefined() && !table.provider().get().equalsIgnoreCase("delta")) {
+        throw refusal("the format " + table.provider().get());
+      }
+      checkPart(table.storage(), session);
+    } else if (part instanceof CatalogStorageFormat storage) {
+      if (storage.locationUri().isDefined()) {
+        checkPath(storage.locationUri().get().getPath(), session);
+      }
+    } else if (part instanceof Path path) {
+      checkPath(path.toUri().getPath(), session);
+    } else if (part instanceof Product product && !(part instanceof LogicalPlan) && isOfDelta(part)) {
+      checkParts(product, session);
+    }
   }
 
   private static void checkSettings(LogicalPlan node) {

@@ -6,7 +6,9 @@ import org.apache.spark.sql.connect.service.SparkConnectService$;
 
 /** Starts Spark Connect, prints {@code PORT number} when it listens, and ends when standard input ends. */
 public final class Server {
-  private static final long PATIENCE_MS = 5_000;
+  /** Seconds that an orderly end may take. */
+  private static final long PATIENCE_S = Long.getLong("world.patience", 5);
+
   private static final long POLL_MS = 20;
 
   private Server() {}
@@ -37,7 +39,7 @@ public final class Server {
   }
 
   private static void haltAfterPatience() {
-    sleep(PATIENCE_MS);
+    sleep(PATIENCE_S * 1_000);
     Runtime.getRuntime().halt(0);
   }
 
