@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.plans.logical.CreateTableLike;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.TableSpecBase;
 import org.apache.spark.sql.classic.SparkSession;
@@ -193,6 +194,9 @@ public final class Guard extends AbstractFunction1<SparkSessionExtensions, Boxed
     }
     if (node instanceof ResolvedIdentifier named && named.identifier().name().contains("/")) {
       checkPath(new Path(named.identifier().name()).toUri().getPath(), session);
+    }
+    if (node instanceof CreateTableLike like && like.location().isDefined()) {
+      checkPath(new Path(like.location().get()).toUri().getPath(), session);
     }
     TableSpecBase spec = specification(node);
     if (spec instanceof org.apache.spark.sql.catalyst.plans.logical.TableSpec table) {

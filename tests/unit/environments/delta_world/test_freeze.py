@@ -29,7 +29,18 @@ def make_table() -> FixtureTable:
     return ledger.close()
 
 
-def write_as_spark(folder: Path, letter: str, moment: int) -> None:  # noqa: C901 - one line per kind of file
+def mark(line: dict[str, dict[str, object]], moment: int, version: int) -> None:
+    """Set the times and durations of a line of the log."""
+    if "metaData" in line:
+        line["metaData"]["createdTime"] = moment
+    if "add" in line:
+        line["add"]["modificationTime"] = moment + version
+    if "commitInfo" in line:
+        metrics = {"executionTimeMs": str(moment % 997), "numOutputRows": "3"}
+        line["commitInfo"].update(timestamp=moment + version, operationMetrics=metrics)
+
+
+def write_as_spark(folder: Path, letter: str, moment: int) -> None:
     """Write the table with identifiers, times, durations, orders, checksums and a checkpoint of its own."""
     writer = TableWriter(folder)
     writer.create(make_table())
@@ -40,24 +51,17 @@ def write_as_spark(folder: Path, letter: str, moment: int) -> None:  # noqa: C90
     for old, new in names.items():
         (folder / old).rename(folder / new)
         (folder / f".{new}.crc").write_bytes(letter.encode())
+    metadata = None
     for version, path in enumerate(sorted((folder / LOG).glob("*.json"))):
         text = path.read_text()
         for old, new in names.items():
             text = text.replace(old, new)
         lines = [json.loads(line) for line in text.splitlines()]
         for line in lines:
-            for name, body in line.items():
-                body.update({"modificationTime": moment + version} if "size" in body else {})
-                if name == "metaData":
-                    body["createdTime"] = moment
-                    metadata = body
-            if "commitInfo" in line:
-                metrics = {"executionTimeMs": str(moment % 997), "numOutputRows": "3"}
-                line["commitInfo"].update(timestamp=moment + version, operationMetrics=metrics)
-        if letter == "b":
-            lines[1:] = [*(line for line in lines if "remove" in line)][::-1] + [
-                line for line in lines[1:] if "remove" not in line
-            ]
+            mark(line, moment, version)
+            metadata = line.get("metaData", metadata)
+        removed = [line for line in lines if "remove" in line]
+        lines = [line for line in lines if "remove" not in line] + (removed[::-1] if letter == "b" else removed)
         path.write_text("".join(write_json(line) + "\n" for line in lines))
         files = [{"path": name} for name in sorted(names.values(), reverse=letter == "b")]
         checksum = write_json({"txnId": names[min(names)][11:47], "metadata": metadata, "allFiles": files})
