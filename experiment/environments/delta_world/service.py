@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from experiment.environments.delta_world.archive import provide_archive
 from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import provide_jars
@@ -83,9 +84,11 @@ class DeltaServers:
     def _start(self, slot: int) -> Server:
         self._started += 1
         java = find_java(self._settings.java)
-        jars = provide_jars(Path(self._settings.cache_dir), java)
+        cache_dir = Path(self._settings.cache_dir)
+        jars = provide_jars(cache_dir, java)
+        options = ServerOptions(class_archive=provide_archive(cache_dir, java, jars))
         folder = self._folder / f"{os.getpid()}-{slot}-{self._started:03d}"
-        return Server.start(java, jars, folder, ServerOptions())
+        return Server.start(java, jars, folder, options)
 
     def _stop(self, slot: int) -> None:
         server = self._servers.pop(slot)
