@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from experiment.environments.delta_world.formatting import Limits, bound, format_error, format_table
 from experiment.environments.delta_world.jars import PYSPARK_REMEDY
 from experiment.environments.delta_world.normalising import Normaliser
+from experiment.environments.delta_world.rows import UNHELD
 from experiment.environments.delta_world.sandbox import Cell, Sandbox
 from experiment.environments.delta_world.statements import check_statement, first_word
 from experiment.environments.delta_world.workspace import Shown, SparkServer, Table
@@ -39,6 +40,10 @@ _LOST = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNIMP
 _SESSION_LOST = ("INVALID_HANDLE.SESSION", "INVALID_HANDLE.OPERATION")
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 """Statements that start so show data; others show what Spark says about tables."""
+_ZONE = "spark.sql.session.timeZone"
+_FIXED = {_ZONE: "UTC", "spark.sql.ansi.enabled": "true", "spark.sql.storeAssignmentPolicy": "ANSI"}
+"""What decides how values are stored and shown, whoever runs the server; the agent may change it for its session."""
+_SETTERS = frozenset({"SET", "RESET"})
 _POLL_S = 0.05
 _QUESTION_SECONDS = 60.0
 """Everything but a statement is answered at once, by a server that is not stuck; a starved one may take a while."""
@@ -127,10 +132,16 @@ class SparkWorkspace:
             self._clock.begin_call()
             done = self._run(lambda: self._execute(statement), self._limits.statement_seconds)
             self._clock.date_commits()
+            if first_word(statement) in _SETTERS:
+                self._read_zone()
             if isinstance(done, str):
                 return Shown(bound(self._clock.report(done), self._limits), is_error=True)
             clean = self._clock.data if first_word(statement) in _QUERIES else self._clock.report
-            return Shown(bound(format_table(done, self._limits, clean), self._limits), is_error=False)
+            try:
+                text = format_table(done, self._limits, clean)
+            except UNHELD as error:
+                return Shown(f"The result cannot be shown: {type(error).__name__}: {error}", is_error=True)
+            return Shown(bound(text, self._limits), is_error=False)
 
     def python(self, code: str) -> Shown:
         """Run Python in a sandbox; see `workspace.Workspace`."""
@@ -144,6 +155,7 @@ class SparkWorkspace:
             self._settle(lambda: True)
             self._server.require_whole()
             self._clock.date_commits()
+            self._read_zone()
             text = bound(self._clock.printed(ran.output).rstrip("\n"), self._limits)
             if ran.was_stopped == "time":
                 text = f"{text}\nThe code was stopped: it ran longer than {seconds:g} seconds.".lstrip()
@@ -178,6 +190,7 @@ class SparkWorkspace:
     def _connect(self) -> Any:
         """Return a new session whose catalog holds this workspace's tables."""
         settings = {
+            **_FIXED,
             _CATALOG: "world.WsCatalog",
             f"{_CATALOG}.warehouse": str(self.folder),
             f"{_CATALOG}.tables": ";".join(f"{table.name}={table.folder}" for table in self._tables),
@@ -249,18 +262,39 @@ class SparkWorkspace:
     def _is_busy(self) -> bool:
         """Say whether the server still works on something of this session.
 
-        An operation that only waits until its client has fetched the end of its answer is over: a program that has
-        ended will never fetch it.
+        An operation that has ended counts as terminating until the client that sent it lets it go; one that is gone
+        never does, so it is let go here.
         """
         from pyspark.sql.connect.proto import base_pb2
 
         state = base_pb2.GetStatusResponse.OperationStatus.OperationState
         try:
             statuses = self._session.client._get_operation_statuses().operation_statuses
+            ended = [each.operation_id for each in statuses if each.state == state.OPERATION_STATE_TERMINATING]
+            for operation in ended:
+                self._let_go(operation)
         except Exception as error:  # noqa: BLE001 - whatever it is, the server does not say that it has ended
             self._raise_if_lost(error)
             return True
-        return any(status.state == state.OPERATION_STATE_RUNNING for status in statuses)
+        return bool(ended) or any(each.state == state.OPERATION_STATE_RUNNING for each in statuses)
+
+    def _let_go(self, operation: str) -> None:
+        from pyspark.sql.connect.proto import base_pb2
+
+        client = self._session.client
+        request = base_pb2.ReleaseExecuteRequest(session_id=client._session_id, operation_id=operation)
+        request.user_context.user_id = client._user_id
+        request.release_all.SetInParent()
+        client._stub.ReleaseExecute(request, metadata=client._builder.metadata())
+
+    def _read_zone(self) -> None:
+        """Tell the clock in which zone the session now writes times."""
+        try:
+            self._clock.set_zone(self._session.conf.get(_ZONE))
+        except Exception as error:
+            self._raise_if_lost(error)
+            msg = f"the Spark server does not tell its time zone: {format_error(error)}"
+            raise ServiceError(msg) from error
 
     def _raise_if_lost(self, error: Exception) -> None:
         """Raise where `error` says that the server or the session is gone, which is not the agent's doing."""

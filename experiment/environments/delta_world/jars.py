@@ -204,7 +204,7 @@ def _provide_world(cache_dir: Path, java: Java, class_path: tuple[Path, ...], co
     names = "\n".join(path.name for path in (*class_path, compiler))
     content = b"\0".join([names.encode(), *(path.read_bytes() for path in sources)])
     target = cache_dir / f"world-{digest_bytes(content)[:16]}.jar"
-    if target.is_file():
+    if _is_sound(target):
         return target
     with tempfile.TemporaryDirectory(dir=cache_dir, prefix="compile-") as scratch:
         classes = Path(scratch) / "classes"
@@ -218,6 +218,15 @@ def _provide_world(cache_dir: Path, java: Java, class_path: tuple[Path, ...], co
             raise UsageError(msg, remedy="Install the versions of pyspark and delta that the extra `delta` names.")
         _pack(classes, Path(scratch) / target.name).replace(target)
     return target
+
+
+def _is_sound(jar: Path) -> bool:
+    """Say whether a jar is there with all that was packed into it."""
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return archive.testzip() is None
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _pack(classes: Path, jar: Path) -> Path:

@@ -14,6 +14,7 @@ import itertools
 import os
 import re
 import time
+import zoneinfo
 from pathlib import Path
 
 _HOUR_S, _MINUTE_S, _DAY_S = 3600, 60, 86400
@@ -25,6 +26,7 @@ _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)(\.\d+)?(Z|\+00:
 _DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b(?![ T]\d\d:)")
 _EPOCH_MS = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
 _EXPRESSION = re.compile(r"(?<=\w)#\d+(?=L?)|\bplan_id=\d+|\[id=#\d+\]")
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d\d))?(?::?(\d\d))?")
 _DURATION = re.compile(r"(\b\w*(?:Ms|Time|Times|Duration)\b['\"]?\s*(?:->|=|:)\s*['\"]?)\d+(?!\d*-)")
 
 
@@ -51,6 +53,11 @@ class Normaliser:
         self._moments: dict[int, float] = {}
         """Milliseconds of the server's clock -> seconds of the workspace's clock."""
         self._opened_s = time.clock_gettime(time.CLOCK_REALTIME)
+        self._zone: datetime.tzinfo = datetime.UTC
+
+    def set_zone(self, name: str) -> None:
+        """Take times without a zone for those of the session's zone; one that is unknown here counts as UTC."""
+        self._zone = _find_zone(name)
 
     def begin_call(self) -> None:
         """Move the clock on by a minute."""
@@ -112,14 +119,27 @@ class Normaliser:
         return datetime.datetime.fromtimestamp(found, tz=datetime.UTC)
 
     def _replace_moment(self, match: re.Match[str]) -> str:
-        date, separator, clock, fraction, zone = match.groups(default="")
+        date, separator, clock, fraction, suffix = match.groups(default="")
         try:
-            moment = datetime.datetime.fromisoformat(f"{date}T{clock}{fraction[:7]}+00:00")
+            moment = datetime.datetime.fromisoformat(f"{date}T{clock}{fraction[:7]}")
         except ValueError:
             return match.group()
-        if not self._is_present(moment.timestamp()):
+        zone = self._find_present_zone(moment, (datetime.UTC,) if suffix else (self._zone, datetime.UTC))
+        if zone is None:
             return match.group()
-        return self._workspace_time(moment.timestamp()).strftime(f"%Y-%m-%d{separator}%H:%M:%S{zone}")
+        found = self._workspace_time(moment.replace(tzinfo=zone).timestamp()).astimezone(zone)
+        return found.strftime(f"%Y-%m-%d{separator}%H:%M:%S{suffix}")
+
+    def _find_present_zone(
+        self, moment: datetime.datetime, zones: tuple[datetime.tzinfo, ...]
+    ) -> datetime.tzinfo | None:
+        """Return the first zone in which the time is of the server's clock; what has been goes before what comes."""
+        now = time.clock_gettime(time.CLOCK_REALTIME)
+        for latest in (now + _MINUTE_S, self._opened_s + _DAY_S):
+            for zone in zones:
+                if self._opened_s - _MINUTE_S <= moment.replace(tzinfo=zone).timestamp() <= latest:
+                    return zone
+        return None
 
     def _replace_epoch(self, match: re.Match[str]) -> str:
         moment_s = int(match.group()) / 1000
@@ -128,10 +148,22 @@ class Normaliser:
         return str(int(self._workspace_time(moment_s).timestamp() * 1000))
 
     def _replace_date(self, match: re.Match[str]) -> str:
-        today = datetime.datetime.fromtimestamp(self._opened_s, tz=datetime.UTC).date()
-        if match.group() not in {today.isoformat(), (today + datetime.timedelta(days=1)).isoformat()}:
-            return match.group()
-        return datetime.datetime.fromtimestamp(self._now_s, tz=datetime.UTC).date().isoformat()
+        for zone in (self._zone, datetime.UTC):
+            today = datetime.datetime.fromtimestamp(self._opened_s, tz=zone).date()
+            if match.group() in {today.isoformat(), (today + datetime.timedelta(days=1)).isoformat()}:
+                return datetime.datetime.fromtimestamp(self._now_s, tz=zone).date().isoformat()
+        return match.group()
+
+
+def _find_zone(name: str) -> datetime.tzinfo:
+    if match := _OFFSET.fullmatch(name):
+        hours, minutes, seconds = (int(each or 0) for each in match.groups()[1:])
+        offset = datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        return datetime.timezone(-offset if match[1] == "-" else offset)
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (LookupError, OSError, ValueError):
+        return datetime.UTC
 
 
 def _commits(folder: Path) -> list[tuple[str, os.stat_result]]:

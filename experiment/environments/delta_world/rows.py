@@ -33,6 +33,9 @@ _TYPES = {
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
+UNHELD = (ArithmeticError, LookupError, NotImplementedError, ValueError)
+"""What Arrow raises for a cell that Python has no value for: a year before 1, bytes that are no text, an odd zone."""
+
 
 def read_rows(folder: Path, log: TableLog) -> pyarrow.Table:
     """Return the table's rows under its own column names and types.
@@ -58,7 +61,11 @@ def read_rows(folder: Path, log: TableLog) -> pyarrow.Table:
 
 
 def count_rows(table: pyarrow.Table) -> Counter[tuple[object, ...]]:
-    """Return how often each row occurs; cells are plain Python values, instants in UTC."""
+    """Return how often each row occurs; cells are plain Python values, instants in UTC.
+
+    Raises:
+        UNHELD: One of these, where a cell has no Python value.
+    """
     columns = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
     return Counter(zip(*columns, strict=True)) if columns else Counter()
 

@@ -7,6 +7,7 @@ the Java runtime, the jars and its own folder, nothing else of the machine.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import queue
 import re
@@ -142,8 +143,9 @@ def find_bwrap() -> str | None:
 class Server:
     """A running server; made by `start`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path, secret: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path, secret: str, lock: int) -> None:
         self._process = process
+        self._lock = lock
         self.host = "127.0.0.1"
         self.port = port
         self.secret = secret
@@ -159,7 +161,7 @@ class Server:
         """Return a server that listens; `folder` is made, and holds all that it may write.
 
         Raises:
-            UsageError: Nothing here can confine it.
+            UsageError: Nothing here can confine it, or another server has the folder.
             ServiceError: It did not start.
         """
         options = options or ServerOptions()
@@ -170,9 +172,11 @@ class Server:
         (folder / "passwd").write_text(f"spark:x:{os.getuid()}:{os.getgid()}::/:/bin/false\n", encoding="ascii")
         command = _confined(_java_command(java, jars, folder, options), java, jars, folder, options)
         secret = secrets.token_hex(16)
+        lock = _lock(folder)
         with (folder / "server.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
+                pass_fds=(lock,),  # the folder is taken for as long as the server lives, also without its owner
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -180,7 +184,7 @@ class Server:
                 cwd=folder,
                 env={"SPARK_LOCAL_IP": "127.0.0.1", "LANG": "C.UTF-8", "SPARK_USER": "spark", "WORLD_OWNER": secret},
             )
-        server = cls(process, 0, folder, secret)
+        server = cls(process, 0, folder, secret, lock)
         if options.writes_archive:
             server._stop_patience_s = _ARCHIVE_PATIENCE_S
         try:
@@ -232,6 +236,9 @@ class Server:
                 break
         if process.stdout:
             process.stdout.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
         self.broken = self.broken or "the Spark server was stopped"
 
     def _await_port(self) -> int:
@@ -251,6 +258,22 @@ class Server:
         log = (self.folder / "server.log").read_bytes()[-_LOG_TAIL:].decode(errors="replace")
         msg = f"{self.folder / 'server.log'}: the Spark server did not start: {log.strip()}"
         raise ServiceError(msg)
+
+
+def _lock(folder: Path) -> int:
+    """Return a descriptor that holds the folder: two servers on one table would write one version file each.
+
+    Raises:
+        UsageError: Another server holds it.
+    """
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        msg = f"{folder}: another Spark server has this folder"
+        raise UsageError(msg, remedy="Give every Spark server a folder of its own.") from error
+    return descriptor
 
 
 def _drain(stream: IO[bytes] | None, lines: queue.Queue[bytes]) -> None:

@@ -158,7 +158,14 @@ class RemoteServer:
 
     def is_alive(self) -> bool:
         """Say whether its process runs; of somebody else's server only its answers tell."""
-        return not self.address.pid or Path(f"/proc/{self.address.pid}/stat").exists()
+        if not self.address.pid:
+            return True
+        try:
+            status = Path(f"/proc/{self.address.pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        # A process that its owner, the driver, has not asked for yet is dead all the same.
+        return status.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
     def require_whole(self) -> None:
         """Raise unless the server lives and nothing has broken it.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiment.environments.delta_world.kind import Expected
 from experiment.environments.delta_world.replay import LOG, NeedsSparkError, TableLog, replay
-from experiment.environments.delta_world.rows import count_rows, read_rows
+from experiment.environments.delta_world.rows import UNHELD, count_rows, read_rows
 from experiment.environments.delta_world.task import Task
 from experiment.environments.delta_world.workspace import Table, Workspace
 from experiment.errors import FaultError
@@ -96,12 +96,15 @@ def _judge_files(log: TableLog, expected: Expected, before: TableLog) -> list[st
 
 
 def _count(log: TableLog, table: Table, workspace: Workspace) -> Counter[tuple[object, ...]] | None:
-    """Return how often each row occurs; None where the agent left a table that cannot be read."""
+    """Return how often each row occurs; None where the agent left a table or a cell that cannot be read."""
     try:
         rows = read_rows(workspace.folder / table.folder, log)
     except NeedsSparkError:
         rows = workspace.read(table.name)
-    return None if rows is None else count_rows(rows)
+    try:
+        return None if rows is None else count_rows(rows)
+    except UNHELD:  # no row that a task expects has such a cell
+        return None
 
 
 def _bare(expression: str) -> str:

@@ -39,7 +39,8 @@ class Calls:
 
 @pytest.fixture
 def workspaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SparkWorkspaces:
-    monkeypatch.setattr(SparkWorkspace, "_connect", lambda self: SimpleNamespace(session_id="s"))
+    session = SimpleNamespace(session_id="s", conf=SimpleNamespace(get=lambda _key: "UTC"))
+    monkeypatch.setattr(SparkWorkspace, "_connect", lambda self: session)
     server = SimpleNamespace(folder=tmp_path / "server", require_whole=lambda: None, is_alive=lambda: True)
     return SparkWorkspaces(server, Limits(concurrent=3))
 
@@ -89,5 +90,30 @@ def test_turn_is_given_back_after_a_fault(
     for _ in range(4):
         with pytest.raises(RuntimeError):
             workspace.sql("SELECT 1")
+    monkeypatch.setattr(SparkWorkspace, "_run", lambda *_: pyarrow.table({"n": [1]}))
+    assert not workspace.sql("SELECT 1").is_error
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([-735_160], pyarrow.date32()),
+        pyarrow.array([400_000_000_000_000_000], pyarrow.timestamp("us", tz="UTC")),
+        pyarrow.array([0], pyarrow.timestamp("us", tz="GMT+2")),
+        pyarrow.Array.from_buffers(
+            pyarrow.string(), 1, [None, pyarrow.py_buffer(b"\0\0\0\0\1\0\0\0"), pyarrow.py_buffer(b"\xff")]
+        ),
+    ],
+    ids=["year", "far", "zone", "text"],
+)
+def test_result_that_python_cannot_hold_is_an_error_of_the_statement(
+    column: pyarrow.Array, workspaces: SparkWorkspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fixture").mkdir()
+    monkeypatch.setattr(SparkWorkspace, "_run", lambda *_: pyarrow.table({"odd": column}))
+    workspace = workspaces.open(tmp_path / "fixture", (), "rollout")
+    shown = workspace.sql("SELECT odd")
+    assert shown.is_error
+    assert shown.text.startswith("The result cannot be shown: ")
     monkeypatch.setattr(SparkWorkspace, "_run", lambda *_: pyarrow.table({"n": [1]}))
     assert not workspace.sql("SELECT 1").is_error

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,56 @@ def test_jar_that_was_not_fetched_is_refused(tmp_path: Path, java: Java, resolve
     del resolver.content["org.eclipse.jdt_ecj-1.jar"]
     with pytest.raises(UsageError, match="not at all"):
         provide_jars(tmp_path / "cache", java)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 cut"])
+def test_damaged_jar_of_the_world_is_compiled_again(
+    damage: bytes, tmp_path: Path, java: Java, resolver: Resolver
+) -> None:
+    jar = provide_jars(tmp_path / "cache", java).class_path[2]
+    whole = jar.read_bytes()
+    jar.write_bytes(damage)
+    assert provide_jars(tmp_path / "cache", java).class_path[2].read_bytes() == whole
+    assert resolver.calls == 1
+
+
+OFFLINE = """\
+#!/bin/sh
+echo "		unresolved dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found" >&2
+exit 1
+"""
+
+
+def test_machine_without_a_network_is_told_what_to_do(
+    tmp_path: Path, java: Java, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "find_spark_jars", lambda: (Path("spark.jar"),))
+    java.executable.write_text(OFFLINE)
+    with pytest.raises(UsageError, match="cannot be fetched: unresolved dependency: io.delta") as caught:
+        provide_jars(tmp_path / "cache", java)
+    assert "copy a filled cache" in caught.value.remedy
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["jars", "lock"]
+
+
+def test_of_two_at_once_one_fetches_and_the_other_waits(
+    tmp_path: Path, java: Java, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+
+    def resolve_slowly(scratch: Path, found: Java) -> Path:
+        time.sleep(0.2)
+        return resolver(scratch, found)
+
+    def provide(_number: int) -> jars.Jars:
+        both.wait(60)
+        return provide_jars(tmp_path / "cache", java)
+
+    monkeypatch.setattr(jars, "_resolve", resolve_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(provide, range(2), timeout=60)
+    assert first == second
+    assert resolver.calls == 1
+    assert (tmp_path / "compiled").read_text() == "compiled\n"
 
 
 def test_lock_pins_what_the_packages_name() -> None:

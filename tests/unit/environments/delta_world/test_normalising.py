@@ -6,6 +6,7 @@ import datetime
 import os
 import time
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -108,3 +109,45 @@ def test_durations_are_zero_in_reports(clock: Normaliser) -> None:
         == "{numFiles -> 1, executionTimeMs -> 0, scanTimeMs: 0, rewriteTimeMs='0', numOutputRows -> 2}"
     )
     assert clock.data(text) == text
+
+
+ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kolkata", "+02:00", "GMT-7", "UTC+05:45")
+
+
+def _local(moment: float, zone: str) -> str:
+    offsets = {"+02:00": 7200, "GMT-7": -25200, "UTC+05:45": 20700}
+    found = datetime.timezone(datetime.timedelta(seconds=offsets[zone])) if zone in offsets else ZoneInfo(zone)
+    return datetime.datetime.fromtimestamp(moment, tz=found).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_time_is_the_workspaces_in_every_zone_of_the_session(zone: str, clock: Normaliser) -> None:
+    clock.begin_call()
+    clock.set_zone(zone)
+    present = NEWEST + 3660
+    assert clock.data(_local(_now(), zone)) == _local(present, zone)[:-4]
+    assert clock.data(_local(_now(), zone)[:10]) == _local(present, zone)[:10]
+    # What is printed by a program is in UTC whatever the session's zone.
+    assert clock.data(_text(_now())) == _text(present)[:-4]
+    assert clock.data(f"{_text(_now())}Z") == f"{_text(present)[:-4]}Z"
+    for text in ("2024-06-10 08:13:20", "2024-10-27 02:30:00"):
+        assert clock.data(text) == text
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_commit_is_shown_with_its_time_in_every_zone(zone: str, tmp_path: Path, clock: Normaliser) -> None:
+    clock.begin_call()
+    made = float(int(_now()) + 1)  # no rounding between here and the file
+    _commit(tmp_path, "ops/a", 1, made)
+    clock.date_commits()
+    clock.begin_call()
+    clock.begin_call()
+    clock.set_zone(zone)
+    assert clock.data(_local(made, zone)) == _local(NEWEST + 3660, zone)[:-4]
+
+
+@pytest.mark.parametrize("zone", ["PST", "../../etc/passwd", "", "Nowhere/At_All"])
+def test_zone_that_is_unknown_here_counts_as_utc(zone: str, clock: Normaliser) -> None:
+    clock.begin_call()
+    clock.set_zone(zone)
+    assert clock.data(_text(_now())) == "2024-06-10 07:14:20"

@@ -9,10 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow
+import pyarrow.parquet
 import pytest
 
 from experiment.environments.delta_world.families.every import FAMILIES, KINDS
 from experiment.environments.delta_world.kind import Expected
+from experiment.environments.delta_world.replay import NeedsSparkError
 from experiment.environments.delta_world.rows import count_rows
 from experiment.environments.delta_world.tables import Row
 from experiment.environments.delta_world.task import Task, parse_task, task_space
@@ -297,6 +299,28 @@ def test_table_that_only_spark_can_read_is_read_by_the_server(tmp_path: Path, mo
     assert len(ended.faults()) == 1
     assert asked == [task.tables[0].name] * 3
     assert count_rows(right).total() == len(task.expected[0].rows)
+
+
+def test_cell_that_python_cannot_hold_is_a_wrong_cell_and_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = find_task("exact_duplicates")
+    ended = end(tmp_path, task)
+    place = [column.type for column in task.expected[0].columns].index("date")
+    # -44-03-15, as Spark writes it; and the same read by the server, because nothing else can.
+    odd = pyarrow.table({"day": pyarrow.array([-735_160], pyarrow.date32())})
+    for each in ended.writer(0).folder.glob("*.parquet"):
+        rows = pyarrow.parquet.read_table(each)
+        days = pyarrow.array([-735_160] * rows.num_rows, pyarrow.date32())
+        pyarrow.parquet.write_table(rows.set_column(place, rows.column_names[place], days), each)
+    assert ended.faults() == (f"{task.tables[0].name}: rows differ",)
+    monkeypatch.setattr("experiment.environments.delta_world.verify.read_rows", _needs_spark)
+    monkeypatch.setattr(ended.workspace, "read", lambda _table: odd)
+    assert f"{task.tables[0].name}: rows differ" in ended.faults()
+
+
+def _needs_spark(*_: object) -> pyarrow.Table:
+    raise NeedsSparkError
 
 
 def test_damaged_fixture_is_a_fault_and_no_verdict(tmp_path: Path) -> None:
