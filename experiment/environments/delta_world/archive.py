@@ -23,6 +23,7 @@ from experiment.sealing.digests import digest_bytes
 
 _TABLE = "workspace.warm.t"
 _SOURCE = f"(SELECT id + 1 AS id, 'new' AS name FROM {_TABLE}) s"
+_LOG_TAIL = 2000
 _STATEMENTS = (
     "CREATE SCHEMA workspace.warm",
     f"CREATE TABLE {_TABLE} (id INT, name STRING) TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
@@ -83,7 +84,8 @@ def _make(target: Path, java: Java, jars: Jars) -> None:
             for statement in _STATEMENTS:
                 shown = workspace.sql(statement)
                 if shown.is_error:
-                    msg = f"the class-data archive cannot be made: `{statement}` failed with: {shown.text[:500]}"
+                    log = (server.folder / "server.log").read_bytes()[-_LOG_TAIL:].decode(errors="replace")
+                    msg = f"the class-data archive cannot be made: `{statement}` failed with: {shown.text[:500]} {log}"
                     raise FaultError(msg)
             workspace.close()
         finally:

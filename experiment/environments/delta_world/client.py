@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import re
 import secrets
 import shutil
 import threading
@@ -37,7 +38,8 @@ T = TypeVar("T")
 
 _CATALOG = "spark.sql.catalog.workspace"
 _LOST = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNIMPLEMENTED", "DATA_LOSS"})
-_SESSION_LOST = ("INVALID_HANDLE.SESSION", "INVALID_HANDLE.OPERATION")
+_SESSION_LOST = re.compile(r"(\([\w.]+\) )?\[INVALID_HANDLE\.(SESSION|OPERATION)")
+"""How Spark's own message begins; further on the words may be the agent's."""
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 """Statements that start so show data; others show what Spark says about tables."""
 _ZONE = "spark.sql.session.timeZone"
@@ -300,7 +302,7 @@ class SparkWorkspace:
         """Raise where `error` says that the server or the session is gone, which is not the agent's doing."""
         code = getattr(error, "getGrpcStatusCode", lambda: None)()
         name = getattr(code, "name", "")
-        if name in _LOST or any(mark in str(error) for mark in _SESSION_LOST):
+        if name in _LOST or _SESSION_LOST.match(str(error)):
             self._server.require_whole()
             self._server.broken = "the Spark server does not answer"
             log_path = self._server.folder / "server.log"

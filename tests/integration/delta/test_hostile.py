@@ -152,3 +152,11 @@ def test_stranger_gets_no_session(server: Server) -> None:
     stranger.client.set_retry_policies([])
     with pytest.raises(Exception, match="INSUFFICIENT_PERMISSIONS"):
         stranger.sql("SELECT 1").collect()
+
+
+@pytest.mark.parametrize("words", ["[INVALID_HANDLE.SESSION_CLOSED] gone", "UNAVAILABLE", "DATA_LOSS"])
+def test_words_of_a_lost_server_in_a_statement_are_the_agents_own(attacker: SparkWorkspace, words: str) -> None:
+    shown = attacker.sql(f"SELECT raise_error('{words}')")
+    assert shown.is_error
+    assert words in shown.text
+    assert not attacker.sql("SELECT 1").is_error

@@ -1,6 +1,9 @@
 package world;
 
 import java.io.IOException;
+import java.net.URI;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.spark.sql.connect.service.SparkConnectServer;
 import org.apache.spark.sql.connect.service.SparkConnectService$;
 
@@ -44,11 +47,24 @@ public final class Server {
   }
 
   private static void announcePort() {
-    while (!SparkConnectService$.MODULE$.started()) {
+    while (!SparkConnectService$.MODULE$.started() || !canReadFiles()) {
       sleep(POLL_MS);
     }
     System.out.println("PORT " + SparkConnectService$.MODULE$.localPort());
     System.out.flush();
+  }
+
+  /**
+   * Loads what Hadoop needs to open a folder, by one thread alone: where several sessions are the first to do so, now
+   * and then one of them finds a file of settings closed by another.
+   */
+  private static boolean canReadFiles() {
+    try {
+      FileSystem.get(URI.create("file:///"), new Configuration());
+      return true;
+    } catch (IOException error) {
+      return false;
+    }
   }
 
   private static void sleep(long milliseconds) {

@@ -28,6 +28,9 @@ import scala.collection.immutable.Map$;
  * the replacement.
  */
 public final class WsCatalog extends DeltaCatalog {
+  private static final int ATTEMPTS = 5;
+  private static final long PAUSE_MS = 100;
+
   @Override
   public void initialize(String name, CaseInsensitiveStringMap options) {
     SparkSession session = (SparkSession) org.apache.spark.sql.SparkSession.active();
@@ -68,7 +71,27 @@ public final class WsCatalog extends DeltaCatalog {
 
   private static void createSchema(ExternalCatalog tables, String schema, String warehouse) {
     File folder = schema.equals("default") ? new File(warehouse) : new File(warehouse, schema);
-    tables.createDatabase(new CatalogDatabase(schema, "", folder.toURI(), Map$.MODULE$.<String, String>empty()), true);
+    CatalogDatabase database = new CatalogDatabase(schema, "", folder.toURI(), Map$.MODULE$.<String, String>empty());
+    for (int attempt = 1; ; attempt++) {
+      try {
+        tables.createDatabase(database, true);
+        return;
+      } catch (Exception error) {
+        // The folder is there; what fails now and then is Hadoop's first look at its own settings.
+        if (attempt == ATTEMPTS) {
+          throw WsCatalog.<RuntimeException>unchecked(error);
+        }
+        pause();
+      }
+    }
+  }
+
+  private static void pause() {
+    try {
+      Thread.sleep(PAUSE_MS);
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+    }
   }
 
   private static void register(ExternalCatalog tables, String table, String folder, String warehouse) {
