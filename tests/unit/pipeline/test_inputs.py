@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from experiment.errors import PlanError, UsageError
-from experiment.pipeline.inputs import freeze_inputs, verify_inputs
+from experiment.pipeline import inputs
+from experiment.pipeline.inputs import freeze_inputs, verify_inputs, verify_world
 from experiment.pipeline.prepare import prepare
 from experiment.records.plan import Plan
 from tests.unit.pipeline.conftest import RECIPE, Bench
@@ -172,3 +173,31 @@ def test_a_link_inside_the_baseline_is_refused(bench: Bench, target: str) -> Non
     (bench.baseline / "loop").symlink_to(target)
     with pytest.raises(UsageError, match="loop: is a link"):
         freeze_inputs(bench.recipe(), RECIPE)
+
+
+def test_a_world_that_depends_on_something_else_than_was_frozen_is_refused(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = (("java", "17.0.15"), ("sandbox", "landlock"))
+    monkeypatch.setattr(inputs, "describe_world", lambda _settings, _python: facts)
+    verify_world(plan.model_copy(update={"world_facts": facts}), None)
+    for frozen, said in (
+        ((("java", "21.0.8"), facts[1]), "world: java is 17.0.15, the plan froze 21.0.8"),
+        (facts[:1], "world: sandbox is landlock, the plan froze nothing"),
+        ((*facts, ("settings", "a")), "world: settings is missing, the plan froze a"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            verify_world(plan.model_copy(update={"world_facts": frozen}), None)
+
+
+def test_a_world_that_can_no_longer_be_described_is_refused_with_the_way_out(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_settings: object, _python: object) -> None:
+        message = "no Java 17 to 24"
+        raise UsageError(message, remedy="Install one.")
+
+    monkeypatch.setattr(inputs, "describe_world", missing)
+    with pytest.raises(PlanError, match="world: no Java 17 to 24") as caught:
+        verify_world(plan, None)
+    assert caught.value.remedy == "Install one."

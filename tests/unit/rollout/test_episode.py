@@ -12,7 +12,7 @@ import pytest
 
 from experiment.environments.base import NativeCall, Session, ToolResult
 from experiment.environments.german_tools.environment import GermanTools
-from experiment.errors import FaultError
+from experiment.errors import FaultError, ServiceError
 from experiment.records.episode import Episode
 from experiment.records.rollout import Score
 from experiment.rollout.alignment import verify_alignment
@@ -99,6 +99,43 @@ class BreakingSession:
     def verify(self, final_text: str) -> Score:
         if self.was_asked:
             raise FaultError(GONE)
+        return self.inner.verify(final_text)
+
+
+class Lost(GermanTools):
+    """The German world behind a service that is lost when a session is opened, called or to be judged."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.when = when
+        self.open_sessions = 0
+
+    def open(self, episode: Episode) -> Session:
+        if self.when == "open" and self.open_sessions == 2:
+            raise ServiceError(GONE)
+        self.open_sessions += 1
+        return LostSession(super().open(episode), self)
+
+
+@dataclass
+class LostSession:
+    inner: Session
+    world: Lost
+
+    def call(self, name: str, arguments: Mapping[str, str]) -> ToolResult:
+        if self.world.when == "call":
+            raise ServiceError(GONE)
+        return self.inner.call(name, arguments)
+
+    def native_calls(self) -> Sequence[NativeCall]:
+        return self.inner.native_calls()
+
+    def close(self) -> None:
+        self.world.open_sessions -= 1
+
+    def verify(self, final_text: str) -> Score:
+        if self.world.when == "verify":
+            raise ServiceError(GONE)
         return self.inner.verify(final_text)
 
 
@@ -257,6 +294,22 @@ def test_answer_that_no_longer_fits_is_undelivered_and_ends_the_rollout() -> Non
         assert statuses(played) == ["delivered" if seen else "undelivered", "invalid_json"]
         assert len(played.native_calls) == 1
         assert len(played.completion_ids) == (limit if seen else len(sampled))
+
+
+@pytest.mark.parametrize("when", ["open", "call", "verify"])
+def test_a_lost_service_voids_all_rollouts_and_every_session_is_closed(when: str) -> None:
+    world = Lost(when)
+    with pytest.raises(ServiceError, match=GONE):
+        play([solution(EPISODES[each]) for each in range(4)], world=world)
+    assert world.open_sessions == 0
+
+
+def test_sessions_are_closed_after_their_verdict() -> None:
+    world = Lost("never")
+    assert all(
+        each.record.score is not None for each in play([solution(EPISODES[each]) for each in range(4)], world=world)
+    )
+    assert world.open_sessions == 0
 
 
 @pytest.mark.parametrize("when", ["before", "after", "verdict"])
