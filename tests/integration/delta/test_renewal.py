@@ -1,0 +1,79 @@
+"""Servers over many sessions: memory stays bounded, a grown one is replaced, somebody else's is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `delta` is not installed")
+
+from experiment.environments.base import Environment
+from experiment.environments.catalogue import open_world
+from experiment.environments.delta_world import service
+from experiment.environments.delta_world.client import SparkWorkspaces
+from experiment.environments.delta_world.server import Server
+from experiment.environments.delta_world.service import OWNER_VARIABLE
+from experiment.records.episode import Episode
+from experiment.records.world import DeltaTablesWorld
+from tests.integration.delta.conftest import INVOICES
+from tests.integration.delta.test_families import CACHE, make
+
+SESSIONS, FIRST = 60, 15
+MOST_PER_SESSION = 4 * 2**20
+"""A session that is kept with its class loader and its catalog weighs more."""
+
+
+def _solve(world: Environment, episode: Episode) -> bool:
+    session = world.open(episode)
+    try:
+        for turn in world.solve(episode):
+            for name, arguments in turn.calls:
+                session.call(name, dict(arguments))
+        return session.verify("").success
+    finally:
+        session.close()
+
+
+def test_many_sessions_leave_nothing_on_the_server(server: Server, workspaces: SparkWorkspaces, fixture: Path) -> None:
+    held = []
+    for number in range(SESSIONS):
+        workspace = workspaces.open(fixture, INVOICES, f"many-{number}")
+        assert not workspace.sql("SELECT count(*) AS n FROM workspace.ops.invoices").is_error
+        workspace.close()
+        held.append(server.rss_bytes())
+    assert [path.name for path in (server.folder / "episodes").glob("many-*")] == []
+    assert held[-1] - held[FIRST] < (SESSIONS - FIRST) * MOST_PER_SESSION, held
+
+
+def test_grown_server_is_replaced_between_episodes_and_answers_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = DeltaTablesWorld(cache_dir=str(CACHE), statement_seconds=240.0)
+    episode = make("deleted_rows")
+    with open_world(settings, tmp_path) as world:
+        assert _solve(world, episode)
+        monkeypatch.setattr(service, "_RENEW_RSS_BYTES", 1)
+        assert _solve(world, episode)
+        monkeypatch.setattr(service, "_RENEW_RSS_BYTES", 2**62)
+        assert _solve(world, episode)
+    assert sorted(path.name.rpartition("-")[2] for path in tmp_path.iterdir()) == ["001", "002"]
+
+
+def test_server_of_somebody_else_is_played_on_and_left_running(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OWNER_VARIABLE, server.secret)
+    monkeypatch.setattr(service, "_RENEW_RSS_BYTES", 1)
+    settings = DeltaTablesWorld(
+        server=f"sc://127.0.0.1:{server.port}",
+        shared_dir=str(server.folder),
+        cache_dir=str(CACHE),
+        statement_seconds=240.0,
+    )
+    episode = make("deleted_rows")
+    for _ in range(2):
+        with open_world(settings, tmp_path) as world:
+            assert _solve(world, episode)
+        server.require_whole()
+    assert list(tmp_path.iterdir()) == []
