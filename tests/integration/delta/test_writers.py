@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark", reason="the extra `delta` is not installed")
+
+from pyspark.errors import PySparkException
+
 from experiment.environments.delta_world import sandbox
 from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces, _disconnect
 from experiment.environments.delta_world.formatting import Limits
@@ -34,17 +38,16 @@ def test_of_writers_on_one_table_each_success_is_a_commit_and_its_rows(workspace
     sessions = [workspace._connect() for _ in range(THREADS)]
 
     def insert(number: int) -> int:
-        done = 0
+        failures = 0
         for turn in range(ROUNDS):
             try:
                 sessions[number].sql(f"INSERT INTO {TABLE} VALUES ({100 * number + turn}, 0.0, 'x')").collect()
-                done += 1
-            except Exception as error:
-                assert "CONCURRENT" in str(error).upper()
-        return done
+            except PySparkException:
+                failures += 1
+        return failures
 
     with ThreadPoolExecutor(THREADS) as threads:
-        successes = sum(threads.map(insert, range(THREADS), timeout=240))
+        successes = THREADS * ROUNDS - sum(threads.map(insert, range(THREADS), timeout=240))
     for session in sessions:
         _disconnect(session)
     assert successes > 0
@@ -92,14 +95,28 @@ def test_nothing_is_committed_after_a_statement_was_reported_as_cancelled(
 
 
 PROGRAMS = {
-    "ends while its statement runs": (
-        "import threading, time, os\n"
-        f"threading.Thread(target=lambda: spark.sql('''INSERT INTO {TABLE} {ENDLESS}''').collect(), daemon=True).start()\n"
-        "time.sleep(1)\nos._exit(0)"
-    ),
-    "is stopped between many commits": f"while True: spark.sql(\"INSERT INTO {TABLE} VALUES (5, 0.0, 'x')\").collect()",
-    "leaves before its answer is let go": "import os\nspark.sql('SELECT 1 AS one').show()\nos._exit(0)",
-    "leaves an answer unread": "import os\nnext(iter(spark.sql('SELECT id FROM range(200000)').toLocalIterator()))\nos._exit(0)",
+    "ends while its statement runs": f"""
+import os, threading, time
+def insert():
+    spark.sql("INSERT INTO {TABLE} {ENDLESS}").collect()
+threading.Thread(target=insert, daemon=True).start()
+time.sleep(1)
+os._exit(0)
+""",
+    "is stopped between many commits": f"""
+while True:
+    spark.sql("INSERT INTO {TABLE} VALUES (5, 0.0, 'x')").collect()
+""",
+    "leaves before its answer is let go": """
+import os
+spark.sql("SELECT 1 AS one").show()
+os._exit(0)
+""",
+    "leaves an answer unread": """
+import os
+next(iter(spark.sql("SELECT id FROM range(200000)").toLocalIterator()))
+os._exit(0)
+""",
 }
 
 
