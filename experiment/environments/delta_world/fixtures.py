@@ -27,7 +27,7 @@ from experiment.sealing.canonical import encode
 from experiment.sealing.digests import digest_bytes, digest_file
 from experiment.sealing.files import write_atomic
 
-FORMAT = "delta 4.4.0, frozen 3"
+FORMAT = "delta 4.4.0, frozen 4"
 """Changes with everything that decides a fixture's bytes besides its statements."""
 SCHEMA = "build"
 

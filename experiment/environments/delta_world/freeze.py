@@ -1,7 +1,8 @@
 """Makes a table that Spark has just written the same in every byte, whenever and wherever it was written.
 
 Identifiers become derived ones, times become the fixed moments of the fixture, and durations in a commit's metrics
-become one number. Checkpoints go, since every commit is there. Data files keep their bytes and get derived names.
+become one number. Checkpoints go, since every commit is there. Data files get derived names and keep their bytes, but
+for the order in which a column's encodings are listed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _KEPT = re.compile(r"(\d{20})\.(json|crc)")
 _TIMES = frozenset({"timestamp", "deletionTimestamp"})
 _DURATION = "TimeMs"
 _SOME_MILLISECONDS = "120"
+_ENCODINGS = re.compile(
+    rb"(?<=\x15[\x00-\x10]\x19)(?:\x25[\x00-\x12]{2}|\x35[\x00-\x12]{3}|\x45[\x00-\x12]{4})(?=\x19\x18)"
+)
+"""In a Parquet footer, between a column's type and its path: a list of small numbers, in Thrift's compact protocol."""
 
 
 @dataclass(slots=True)
@@ -99,9 +104,20 @@ def _freeze_data(path: Path, folder: Path, freezer: _Freezer) -> None:
     if path.name.startswith("."):
         path.unlink()
         return
+    path.write_bytes(_settle_footer(path.read_bytes()))
     renamed = path.with_name(freezer.rename(path.name))
     path.rename(renamed)
     _set_time(renamed, freezer.written.get(renamed.relative_to(folder).as_posix(), _milliseconds(0)))
+
+
+def _settle_footer(content: bytes) -> bytes:
+    """Return a Parquet file that lists encodings in one order; Spark's depends on where its Java put some objects.
+
+    Source: https://github.com/apache/parquet-format (footer, ColumnMetaData.encodings).
+    """
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = _ENCODINGS.sub(lambda match: match[0][:1] + bytes(sorted(match[0][1:])), content[start:])
+    return content[:start] + footer
 
 
 def _milliseconds(version: int) -> int:

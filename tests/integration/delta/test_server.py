@@ -41,9 +41,9 @@ def test_dead_server_is_a_fault_and_never_an_answer(java: Java, jars: Jars, fixt
     server = Server.start(java, jars, tmp_path / "server", ServerOptions(short_lived=True))
     workspace = SparkWorkspaces(server, Limits(statement_seconds=240.0)).open(fixture, INVOICES, "doomed")
     os.killpg(server.pid, signal.SIGKILL)
-    with pytest.raises(FaultError, match="ended"):
+    with pytest.raises(FaultError, match="ended|does not answer"):
         workspace.sql("SELECT 1")
-    with pytest.raises(FaultError, match="ended"):
+    with pytest.raises(FaultError, match="ended|does not answer"):
         workspace.read("ops.invoices")
     workspace.close()
     assert not workspace.folder.exists()

@@ -7,10 +7,11 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from experiment.environments.delta_world.fixtures import Fixtures, check_table
-from experiment.environments.delta_world.freeze import freeze_table
+from experiment.environments.delta_world.freeze import _ENCODINGS, freeze_table
 from experiment.environments.delta_world.moments import commit_moment
 from experiment.environments.delta_world.replay import LOG, replay
 from experiment.environments.delta_world.rows import count_rows, read_rows
@@ -27,6 +28,14 @@ def make_table() -> FixtureTable:
     ledger.insert([(3, "c")])
     ledger.delete("name", "b")
     return ledger.close()
+
+
+def turn_encodings(path: Path) -> None:
+    """List the encodings of every column last first, which means the same."""
+    before = path.read_bytes()
+    path.write_bytes(_ENCODINGS.sub(lambda match: match[0][:1] + match[0][:0:-1], before))
+    assert path.read_bytes() != before
+    assert pyarrow.parquet.read_table(path).num_rows > 0
 
 
 def mark(line: dict[str, dict[str, object]], moment: int, version: int) -> None:
@@ -51,6 +60,8 @@ def write_as_spark(folder: Path, letter: str, moment: int) -> None:
     for old, new in names.items():
         (folder / old).rename(folder / new)
         (folder / f".{new}.crc").write_bytes(letter.encode())
+        if letter == "b":
+            turn_encodings(folder / new)
     metadata = None
     for version, path in enumerate(sorted((folder / LOG).glob("*.json"))):
         text = path.read_text()
