@@ -68,12 +68,14 @@ class GymClient:
         self._host, self._port = place.hostname or "", place.port or 0
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
+        self._broken = ""
+        """Why nothing more is asked of the service: whoever waits for one that hangs waits once."""
 
     def post(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Reply:
         """Send JSON and return the reply, whatever its status.
 
         Raises:
-            ServiceError: No whole reply came in time, or another server gave it.
+            ServiceError: No whole reply came in time, or another server gave it; now, or to an earlier request.
         """
         jar = "; ".join(f"{name}={value}" for name, value in cookies.items())
         head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -98,6 +100,15 @@ class GymClient:
             connection.close()
 
     def _exchange(self, method: str, path: str, head: str, body: bytes, patience_s: float) -> Reply:
+        if self._broken:
+            raise ServiceError(self._broken)
+        try:
+            return self._ask(method, path, head, body, patience_s)
+        except ServiceError as error:
+            self._broken = str(error)
+            raise
+
+    def _ask(self, method: str, path: str, head: str, body: bytes, patience_s: float) -> Reply:
         deadline = time.monotonic() + patience_s
         request = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n{head}\r\n".encode("latin-1") + body
         connection: socket.socket | None = None
