@@ -87,6 +87,11 @@ SETTINGS = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.driver.maxResultSize": "64m",
+    # Nobody looks at past executions, and a thousand plans with whatever an agent wrote into them fill the memory.
+    "spark.sql.ui.retainedExecutions": "4",
+    "spark.ui.retainedJobs": "4",
+    "spark.ui.retainedStages": "4",
+    "spark.ui.retainedTasks": "100",
 }
 
 _OPENED = (
