@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from experiment.environments.delta_world import sandbox
-from experiment.environments.delta_world.client import SparkWorkspace
-from experiment.environments.delta_world.server import Server
+from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces
+from experiment.environments.delta_world.formatting import Limits
+from experiment.environments.delta_world.jars import Jars
+from experiment.environments.delta_world.java import Java
+from experiment.environments.delta_world.server import SETTINGS, Server, ServerOptions
+from tests.integration.delta.conftest import INVOICES
 
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = "workspace.ops.invoices"
@@ -78,6 +82,22 @@ def test_client_in_another_zone_is_shown_and_judges_the_same(server: Server, fix
     assert _cells(shown[6]) == [["2024-10-27 02:30:00"] * 2] * 2
     assert [row for row in rows if "datetime(2024, 10, 27, 0, 30, tzinfo=datetime.timezone.utc)" in row] == rows[:1]
     assert [row for row in rows if "datetime(2024, 10, 27, 1, 30, tzinfo=datetime.timezone.utc)" in row] == rows[1:2]
+
+
+def test_settings_of_the_server_do_not_decide_what_is_shown(
+    java: Java, jars: Jars, fixture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in (("session.timeZone", "Asia/Tokyo"), ("ansi.enabled", "false")):
+        monkeypatch.setitem(SETTINGS, f"spark.sql.{key}", value)
+    other = Server.start(java, jars, tmp_path / "server", ServerOptions(short_lived=True))
+    workspaces = SparkWorkspaces(other, Limits(statement_seconds=240.0, stop_seconds=120.0))
+    try:
+        workspace = workspaces.open(fixture, INVOICES, "elsewhere")
+        assert workspace.sql("SELECT TIMESTAMP '2024-10-27 00:30:00Z' AS t").text == "t\n2024-10-27 00:30:00\n(1 row)"
+        assert "CAST_INVALID_INPUT" in workspace.sql("SELECT CAST('x' AS INT) AS n").text
+        workspace.close()
+    finally:
+        other.stop()
 
 
 ZONES = ("Europe/Berlin", "America/Los_Angeles", "+05:30")

@@ -152,6 +152,22 @@ def test_check_finds_a_version_that_holds_other_rows(tmp_path: Path) -> None:
         check_table(tmp_path / "o", table)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_check_finds_a_version_that_can_no_longer_be_read(version: int, tmp_path: Path) -> None:
+    table = make_table()
+    TableWriter(tmp_path / "t").create(table)
+    before, log = replay(tmp_path / "t", version - 1), replay(tmp_path / "t", version)
+    assert before is not None
+    assert log is not None
+    (lost,) = log.files.keys() - before.files.keys()
+    (tmp_path / "t" / lost[0]).unlink()
+    last = replay(tmp_path / "t")
+    assert last is not None
+    assert count_rows(read_rows(tmp_path / "t", last)).total() == 2
+    with pytest.raises(FaultError, match="a data file cannot be read"):
+        check_table(tmp_path / "t", table)
+
+
 class LayingWorkspace(FolderWorkspace):
     """Makes the tables when the first of its statements arrives."""
 
