@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.server import Server
@@ -152,12 +150,3 @@ def test_closing_twice_leaves_nothing(open_workspace: Opener) -> None:
 def test_table_that_is_gone_reads_as_none(workspace: SparkWorkspace) -> None:
     assert not workspace.sql(f"DROP TABLE {TABLE}").is_error
     assert workspace.read("ops.invoices") is None
-
-
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC"])
-def test_times_read_the_same_in_every_zone_of_the_client(
-    zone: str, open_workspace: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TZ", zone)
-    shown = open_workspace("zone").sql("SELECT TIMESTAMP '2024-10-27 02:30:00' AS t, DATE '2024-10-27' AS d")
-    assert shown.text == "t | d\n2024-10-27 02:30:00 | 2024-10-27\n(1 row)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +23,8 @@ from tests.integration.delta.conftest import INVOICES
 
 TABLE = "workspace.ops.invoices"
 THREADS, ROUNDS = 8, 2
-LATER_S = 8.0
+LATER_S = 4.0
+SLOW, SLOW_S = "SELECT CAST(sum(id * id % 7) % 100 AS INT), 0.0D, 'x' FROM range({count})", 3.0
 ENDLESS = "SELECT CAST(sum(a.id * b.id % 7) AS INT), 0.0D, 'x' FROM range(2000000) a, range(2000000) b"
 needs_sandbox = pytest.mark.skipif(not sandbox.tier(), reason="this machine cannot confine the agent's Python")
 
@@ -65,33 +65,29 @@ def test_folder_belongs_to_one_server(server: Server, java: Java, jars: Jars) ->
     server.require_whole()
 
 
-@pytest.fixture
-def hasty(server: Server, fixture: Path):
-    """Opens workspaces whose calls may take three seconds."""
-    workspaces = SparkWorkspaces(server, Limits(statement_seconds=3.0, stop_seconds=120.0))
-    opened: list[SparkWorkspace] = []
-
-    def open_one(key: str) -> SparkWorkspace:
-        opened.append(workspaces.open(fixture, INVOICES, key))
-        return opened[-1]
-
-    yield open_one
-    for each in opened:
-        each.close()
-    workspaces.close()
-
-
 def test_nothing_is_committed_after_a_statement_was_reported_as_cancelled(
-    hasty: Callable[[str], SparkWorkspace], server: Server
+    server: Server, fixture: Path, workspace: SparkWorkspace
 ) -> None:
-    workspace = hasty("late")
-    before = _commits(workspace)
-    shown = workspace.sql(f"INSERT INTO {TABLE} {ENDLESS}")
-    assert shown.text == "The statement was cancelled: it ran longer than 3 seconds."
-    at_once = _commits(workspace)
-    time.sleep(LATER_S)
-    assert _commits(workspace) == at_once == before
-    server.require_whole()
+    count = 1_000_000
+    while True:
+        began = time.monotonic()
+        assert not workspace.sql(SLOW.format(count=count)).is_error
+        took_s = time.monotonic() - began
+        if took_s > SLOW_S:
+            break
+        count *= 2
+    hasty = SparkWorkspaces(server, Limits(statement_seconds=SLOW_S / 4, stop_seconds=120.0))
+    late = hasty.open(fixture, INVOICES, "late")
+    try:
+        before = _commits(late)
+        shown = late.sql(f"INSERT INTO {TABLE} {SLOW.format(count=count)}")
+        assert shown.text == f"The statement was cancelled: it ran longer than {SLOW_S / 4:g} seconds."
+        at_once = _commits(late)
+        time.sleep(2 * took_s + 2)  # long enough for the statement to end, did it still run
+        assert _commits(late) == at_once == before
+        server.require_whole()
+    finally:
+        late.close()
 
 
 PROGRAMS = {
@@ -134,7 +130,7 @@ def test_nothing_of_a_program_goes_on_after_its_call(
         assert not workspace._is_busy()
         server.require_whole()
         at_once = _commits(workspace)
-        time.sleep(LATER_S / 2)
+        time.sleep(LATER_S)
         assert _commits(workspace) == at_once
         assert workspace.sql("SELECT 1 AS one").text == "one\n1\n(1 row)"
     finally:
