@@ -357,13 +357,17 @@ def _answer(frame: Any) -> pyarrow.Table | None:
 
 
 def _disconnect(session: Any, *, is_lost: bool = False) -> None:
-    """Release a session; afterwards nothing of it is kept here. A server that is lost is not told."""
+    """Release a session; afterwards nothing of it is kept here.
+
+    A server that is lost is not told, and its channel stays: a request may still hang in it, in a thread of its own, and
+    closing a channel under a request has ended the whole process.
+    """
     client = session.client
     if not is_lost:
         with contextlib.suppress(Exception):
             client.release_session()
-    with contextlib.suppress(Exception):
-        client.close()
+        with contextlib.suppress(Exception):
+            client.close()
     # The client asks to be called at exit, which would keep every client that ever was.
     atexit.unregister(client._on_exit)
 
