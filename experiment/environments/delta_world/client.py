@@ -359,8 +359,8 @@ def _answer(frame: Any) -> pyarrow.Table | None:
 def _disconnect(session: Any, *, is_lost: bool = False) -> None:
     """Release a session; afterwards nothing of it is kept here.
 
-    A server that is lost is not told, and its channel stays: a request may still hang in it, in a thread of its own, and
-    closing a channel under a request has ended the whole process.
+    A server that is lost is not told, and its channel stays: a request may still hang in it, in a thread of its own,
+    and closing a channel under a request has ended the whole process.
     """
     client = session.client
     if not is_lost:
