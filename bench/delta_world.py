@@ -55,7 +55,7 @@ PATIENT = Limits(statement_seconds=600.0, stop_seconds=120.0)
 TICKS = os.sysconf("SC_CLK_TCK")
 
 PLAIN_SETTINGS = {
-    key: server_module._SETTINGS[key]  # noqa: SLF001 - what both have in common is said once
+    key: server_module.SETTINGS[key]  # noqa: SLF001 - what both have in common is said once
     for key in (
         *("spark.app.name", "spark.ui.enabled", "spark.driver.host", "spark.driver.bindAddress"),
         *("spark.connect.grpc.binding.address", "spark.connect.grpc.binding.port", "spark.sql.catalog.spark_catalog"),
