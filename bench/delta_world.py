@@ -55,7 +55,7 @@ PATIENT = Limits(statement_seconds=600.0, stop_seconds=120.0)
 TICKS = os.sysconf("SC_CLK_TCK")
 
 PLAIN_SETTINGS = {
-    key: server_module.SETTINGS[key]  # noqa: SLF001 - what both have in common is said once
+    key: server_module.SETTINGS[key]
     for key in (
         *("spark.app.name", "spark.ui.enabled", "spark.driver.host", "spark.driver.bindAddress"),
         *("spark.connect.grpc.binding.address", "spark.connect.grpc.binding.port", "spark.sql.catalog.spark_catalog"),
@@ -204,7 +204,7 @@ def plain_command(java: Java, jars: Jars, folder: Path, _options: ServerOptions)
 def cpu_seconds(server: Server) -> float:
     """Return the processor time of a server and its processes so far."""
     total = 0
-    for pid in server_module._family(server.pid):  # noqa: SLF001
+    for pid in server_module.family(server.pid):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         total += int(fields[11]) + int(fields[12])
     return total / TICKS
