@@ -173,6 +173,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeltaServers:
     monkeypatch.setattr(service, "Server", StandInServer)
     monkeypatch.setattr(service, "find_java", lambda _configured: Java(Path("java"), "21", "PATH"))
     monkeypatch.setattr(service, "provide_jars", lambda _cache, _java: None)
+    monkeypatch.setattr(service, "provide_archive", lambda _cache, _java, _jars: None)
     return DeltaServers(DeltaTablesWorld(), tmp_path)
 
 
