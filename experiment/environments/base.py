@@ -7,10 +7,11 @@ have done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from experiment.errors import ServiceError
 from experiment.records.episode import Episode, ToolSpec
 from experiment.records.rollout import Score
 
@@ -45,6 +46,10 @@ class ScriptedTurn:
     text: str
     calls: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     """(tool name, ((parameter, value), …)) in order of execution."""
+
+
+Script = Callable[[Episode], tuple[ScriptedTurn, ...]]
+"""A scripted policy: the turns that it takes in an episode."""
 
 
 class Session(Protocol):
@@ -90,8 +95,8 @@ class Environment(Protocol):
         ...
 
     @property
-    def habits(self) -> tuple[str, ...]:
-        """Names of the bad habits that a policy can be taught."""
+    def habits(self) -> Mapping[str, Script]:
+        """The bad habits that a policy can be taught, by name."""
         ...
 
     def generate(
@@ -112,13 +117,26 @@ class Environment(Protocol):
         """The scripted solver's turns, which the verifier accepts."""
         ...
 
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Turns that show a bad habit, one of `habits`.
+
+class Watched(Protocol):
+    """A service that can be asked how it is."""
+
+    def require_whole(self) -> None:
+        """Raise unless it lives, answers and nothing has broken it.
 
         Raises:
-            UsageError: The world knows no such habit.
+            ServiceError: It does not.
         """
         ...
+
+
+def is_whole(service: Watched) -> bool:
+    """Say whether a service can be given more work."""
+    try:
+        service.require_whole()
+    except ServiceError:
+        return False
+    return True
 
 
 class Services(Protocol):

@@ -11,7 +11,7 @@ worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from experiment.environments.base import Environment, Services
@@ -95,6 +95,16 @@ def start_services(settings: World, folder: Path, gym_python: Path | None = None
 
 
 @contextmanager
+def running_services(settings: World, folder: Path, gym_python: Path | None = None) -> Iterator[Services]:
+    """What the world needs beside the workers, stopped with the block; see `start_services`."""
+    services = start_services(settings, folder, gym_python)
+    try:
+        yield services
+    finally:
+        services.stop()
+
+
+@contextmanager
 def connect_world(settings: World, ask: Callable[[bool], str]) -> Iterator[Environment]:
     """The world, ready to be opened.
 
@@ -117,19 +127,24 @@ def connect_world(settings: World, ask: Callable[[bool], str]) -> Iterator[Envir
 
 
 @contextmanager
-def open_world(settings: World, folder: Path) -> Iterator[Environment]:
-    """The world, ready to be opened, with a service of this process that ends with the block.
+def open_worlds(
+    settings: World, folder: Path, count: int = 1, gym_python: Path | None = None
+) -> Iterator[list[Environment]]:
+    """The world, `count` times, each ready to be opened, on services of this process that end with the block.
 
     Args:
         settings: The recipe's world.
-        folder: Where the service has its files and logs.
+        folder: Where the services have their files and logs.
+        count: How many services are used side by side, where each world has its own.
+        gym_python: Interpreter of NeMo Gym's environment; None takes the one that `make gym-env` makes.
     """
-    services = start_services(settings, folder)
-    try:
-        with connect_world(settings, lambda renew: services.address(0, renew=renew)) as world:
-            yield world
-    finally:
-        services.stop()
+    with running_services(settings, folder, gym_python) as services, ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                connect_world(settings, lambda renew, slot=slot: services.address(slot, renew=renew))  # type: ignore[misc]
+            )
+            for slot in range(count)
+        ]
 
 
 @contextmanager

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from experiment.errors import UsageError
 from experiment.records.episode import Episode, Message
 from experiment.sealing.canonical import encode
 from experiment.sealing.digests import CONTEXT_EPISODE, derive
 from experiment.sealing.seeds import derive_seed
-
-T = TypeVar("T")
 
 _SPARE_BITS = 63 - 53
 """An episode's seed is a number that JSON carries exactly."""
@@ -77,18 +74,6 @@ def require_tier(world: str, tiers: tuple[str, ...], tier: str) -> None:
     if tier not in tiers:
         msg = f"world {world} has no tier '{tier}', it has {', '.join(tiers)}"
         raise UsageError(msg, remedy="Correct or remove `tier` in the recipe's [episodes] or [retention] section.")
-
-
-def misplay(world: str, habits: Mapping[str, Callable[[Episode], T]], episode: Episode, habit: str) -> T:
-    """Return the turns of a world's habit.
-
-    Raises:
-        UsageError: The world knows no such habit.
-    """
-    if habit not in habits:
-        msg = f"world {world} has no habit '{habit}', it has {', '.join(habits) or 'none'}"
-        raise UsageError(msg, remedy="Correct or remove it in the recipe's `habit_shares`.")
-    return habits[habit](episode)
 
 
 def make_episode(world: str, draft: Draft, *, episode_id: str, seed: int) -> Episode:

@@ -10,22 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from experiment.environments.base import Services
-from experiment.environments.catalogue import start_services
+from experiment.environments.catalogue import running_services
 from experiment.errors import StoppedError, UsageError
 from experiment.pipeline.context import Watcher
 from experiment.pipeline.workers import Chain, WorkerPool
 from experiment.records.base import Record
 from experiment.records.job import Progressed, StarterDone, StarterJob
 from experiment.records.provenance import Provenance
-from experiment.records.recipe import Compute, Recipe, Starter
+from experiment.records.recipe import Recipe
 from experiment.sealing.canonical import decode_record, encode_record
 from experiment.sealing.files import write_atomic
 from experiment.sealing.sources import scan_sources
 from experiment.sealing.trees import seal_tree, verify_tree
 
 PROVENANCE_FILE: Final = "provenance.json"
-_ABOUT = "a starting policy from nothing: skill, habits, fine-tune on verified episodes"
 
 
 def build_baseline(
@@ -58,21 +56,17 @@ def build_baseline(
     found = _existing(target, recipe)
     if found is not None:
         return found, False
-    partial, logs = _beside(target, f"partial-{secrets.token_hex(8)}"), _beside(target, "logs")
-    done: list[StarterDone] = []
-
-    def on_event(key: str, event: Record) -> None:
-        if isinstance(event, Progressed):
-            watcher.progress(f"{key} {event.label}", event.label, event.done, event.total)
-        elif isinstance(event, StarterDone):
-            done.append(event)
-
-    watcher.stage("baseline", _ABOUT)
-    with _stopped_by_sigterm(), _scratch(partial), _running(recipe, logs / "services", gym_python) as services:
-        pool = make_pool(_compute(recipe.compute, recipe.starter), logs, services=services)
-        job = StarterJob(recipe=recipe, output_dir=str(partial))
-        pool.run([Chain(("baseline",), [lambda: [job]])], on_event, _no_limit)
-        provenance = _provenance(recipe, done[0])
+    partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(8)}")
+    logs = target.with_name(f".{target.name}.logs")
+    watcher.stage("baseline", "a starting policy from nothing: skill, habits, fine-tune on verified episodes")
+    with (
+        _stopped_by_sigterm(),
+        _scratch(partial),
+        running_services(recipe.world, logs / "services", gym_python) as services,
+    ):
+        compute = recipe.compute.model_copy(update={"threads": recipe.starter.threads})
+        done = _work(make_pool(compute, logs, services=services), recipe, partial, watcher)
+        provenance = _provenance(recipe, done)
         write_atomic(partial / PROVENANCE_FILE, encode_record(provenance))
         if target.exists():
             shutil.rmtree(target)
@@ -137,23 +131,19 @@ def _existing(target: Path, recipe: Recipe) -> Provenance | None:
     return provenance if wanted == made else None
 
 
-def _beside(target: Path, what: str) -> Path:
-    return target.with_name(f".{target.name}.{what}")
+def _work(pool: WorkerPool, recipe: Recipe, folder: Path, watcher: Watcher) -> StarterDone:
+    """Let the one worker make the policy in a folder, and return what it measured."""
+    done: list[StarterDone] = []
 
+    def on_event(key: str, event: Record) -> None:
+        if isinstance(event, Progressed):
+            watcher.progress(f"{key} {event.label}", event.label, event.done, event.total)
+        elif isinstance(event, StarterDone):
+            done.append(event)
 
-@contextmanager
-def _running(recipe: Recipe, folder: Path, gym_python: Path | None) -> Iterator[Services]:
-    """What the world needs beside the worker, stopped afterwards."""
-    services = start_services(recipe.world, folder, gym_python)
-    try:
-        yield services
-    finally:
-        services.stop()
-
-
-def _compute(compute: Compute, starter: Starter) -> Compute:
-    """What the one worker that makes the policy may use."""
-    return compute.model_copy(update={"threads": starter.threads})
+    job = StarterJob(recipe=recipe, output_dir=str(folder))
+    pool.run([Chain(("baseline",), [lambda: [job]])], on_event, _no_limit)
+    return done[0]
 
 
 def _no_limit() -> None:

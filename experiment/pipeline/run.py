@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiment.environments.catalogue import start_services
+from experiment.environments.catalogue import running_services
 from experiment.errors import BudgetExhaustedError, ExperimentError, PlanError, QualificationError, UsageError
 from experiment.journal.lock import LOCK_NAME
 from experiment.journal.progress import active_seconds, fold_progress
@@ -80,19 +80,19 @@ def run(  # noqa: PLR0913 - each is a choice of whoever starts it
     if not resume:
         verify_world(plan, gym_python)  # before anything is written
     journal = _open_journal(plan, digest, plan_path, run_dir, resume=resume)
-    services = start_services(plan.recipe.world, run_dir / "logs" / "services", gym_python)
-    pool = make_pool(plan.recipe.compute, run_dir / "logs", services=services)
-    context = RunContext(plan, plan_path, run_dir, journal, pool, watcher)
+    logs = run_dir / "logs"
     try:
-        with _stop_signals(pool), _aborts_recorded(journal):
-            if resume:
-                verify_inputs(plan)  # a fresh start has done so before it wrote anything
-                verify_world(plan, gym_python)
-            size = sum(frozen.size_bytes for frozen in plan.inputs)
-            context.append("inputs.verified", InputsVerified(inputs=len(plan.inputs), size_bytes=size))
-            return _stages(context, qualification_only=qualification_only)
+        with running_services(plan.recipe.world, logs / "services", gym_python) as services:
+            pool = make_pool(plan.recipe.compute, logs, services=services)
+            context = RunContext(plan, plan_path, run_dir, journal, pool, watcher)
+            with _stop_signals(pool), _aborts_recorded(journal):
+                if resume:
+                    verify_inputs(plan)  # a fresh start has done so before it wrote anything
+                    verify_world(plan, gym_python)
+                size = sum(frozen.size_bytes for frozen in plan.inputs)
+                context.append("inputs.verified", InputsVerified(inputs=len(plan.inputs), size_bytes=size))
+                return _stages(context, qualification_only=qualification_only)
     finally:
-        services.stop()
         journal.release()
 
 

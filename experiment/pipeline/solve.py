@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiment.environments.base import Environment, ScriptedTurn
-from experiment.environments.catalogue import build_retention, connect_world, start_services
+from experiment.environments.base import Environment, Script
+from experiment.environments.catalogue import build_retention, open_worlds
+from experiment.environments.scripted import play_script
 from experiment.pipeline.context import Watcher
 from experiment.records.episode import Episode
 from experiment.records.recipe import EpisodeSet, Recipe
 
 _THREADS = 4
 """Episodes that are played side by side in one world."""
-
-Script = Callable[[Episode], tuple[ScriptedTurn, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def solve_all(recipe: Recipe, watcher: Watcher, log_dir: Path, gym_python: Path 
         ServiceError: What the world is played in broke.
     """
     tallies = []
-    with _worlds(recipe, log_dir, gym_python) as worlds:
+    with open_worlds(recipe.world, log_dir, recipe.compute.workers, gym_python) as worlds:
         sets = {"train": recipe.episodes.train, "dev": recipe.episodes.dev, "final": recipe.episodes.final}
         for label, source in sets.items():
             tallies.append(_solve_set(worlds, label, _generate(worlds[0], label, source), watcher))
@@ -80,28 +78,13 @@ def solve_all(recipe: Recipe, watcher: Watcher, log_dir: Path, gym_python: Path 
     return SolveResult(tuple(each.line() for each in (*tallies, total)), all(each.is_sound() for each in tallies))
 
 
-@contextmanager
-def _worlds(recipe: Recipe, log_dir: Path, gym_python: Path | None) -> Iterator[list[Environment]]:
-    """The recipe's world, once for each worker."""
-    services = start_services(recipe.world, log_dir, gym_python)
-    with ExitStack() as stack:
-        stack.callback(services.stop)
-        yield [
-            stack.enter_context(
-                connect_world(recipe.world, lambda renew, slot=slot: services.address(slot, renew=renew))  # type: ignore[misc]
-            )
-            for slot in range(recipe.compute.workers)
-        ]
-
-
 def _generate(world: Environment, label: str, source: EpisodeSet) -> tuple[Episode, ...]:
     return world.generate(prefix=label, count=source.count, seed=source.seed, taken=frozenset(), tier=source.tier)
 
 
 def _solve_set(worlds: Sequence[Environment], label: str, episodes: Sequence[Episode], watcher: Watcher) -> _Tally:
     world, tally = worlds[0], _Tally(label, len(episodes))
-    policies: dict[str, Script] = {"solver": world.solve, "no-op": lambda _episode: ()}
-    policies |= {habit: lambda episode, habit=habit: world.misplay(episode, habit) for habit in world.habits}  # type: ignore[misc]
+    policies: dict[str, Script] = {"solver": world.solve, "no-op": lambda _episode: (), **world.habits}
     for policy, script in policies.items():
         started = time.perf_counter()
         tally.solved[policy] = 0
@@ -118,11 +101,4 @@ def _solve_set(worlds: Sequence[Environment], label: str, episodes: Sequence[Epi
 
 
 def _play(world: Environment, episode: Episode, script: Script) -> bool:
-    session, turns = world.open(episode), script(episode)
-    try:
-        for turn in turns:
-            for name, arguments in turn.calls:
-                session.call(name, dict(arguments))
-        return session.verify(turns[-1].text if turns else "").success
-    finally:
-        session.close()
+    return play_script(world, episode, script(episode)).score.success

@@ -8,7 +8,7 @@ it out of all other sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from experiment.environments.base import Environment, ScriptedTurn
+from experiment.environments.scripted import play_script
 from experiment.errors import FaultError, UsageError
 from experiment.policies.hf import HFPolicy
 from experiment.records.base import Record
@@ -71,6 +72,7 @@ class _Examples:
 
     def draw(self, name: str, stage: FineTune) -> list[_Example]:
         """The examples of one stage, in a seeded order."""
+        _require_habits(self._world, stage.habit_shares)
         questions = round(stage.episodes * stage.retention_share)
         episodes = self._fresh(self._retention, f"{name}-retention", questions, stage.seed)
         examples = self._play(name, self._retention, [(each, self._retention.solve(each)) for each in episodes])
@@ -81,10 +83,11 @@ class _Examples:
     def _turns(self, episode: Episode, stage: FineTune) -> tuple[ScriptedTurn, ...]:
         """The solver's turns, or those of a habit, in the stage's shares."""
         draw, bound = derive_seed(stage.seed, "habit", episode.id) / 2**63, 0.0
-        for habit, share in stage.habit_shares.items():
-            bound += share
+        # In the world's own order: a recipe's keys have none.
+        for habit, script in self._world.habits.items():
+            bound += stage.habit_shares.get(habit, 0.0)
             if draw < bound:
-                return self._world.misplay(episode, habit)
+                return script(episode)
         return self._world.solve(episode)
 
     def verified(self, starter: Starter) -> list[_Example]:
@@ -104,7 +107,7 @@ class _Examples:
         """Play scripts, some side by side, in their order."""
         played = []
         with ThreadPoolExecutor(_THREADS) as pool:
-            for example in pool.map(partial(_play_script, environment, self._sampling), scripts):
+            for example in pool.map(partial(_play_example, environment, self._sampling), scripts):
                 played.append(example)
                 self._emit(Progressed(label=f"{name}: episodes", done=len(played), total=len(scripts)))
         return played
@@ -174,16 +177,18 @@ def _texts(examples: Iterable[_Example]) -> Iterable[str]:
             yield from results
 
 
-def _play_script(environment: Environment, sampling: Sampling, script: _Script) -> _Example:
+def _require_habits(world: Environment, shares: Mapping[str, float]) -> None:
+    for habit in shares:
+        if habit not in world.habits:
+            message = f"world {world.name} has no habit '{habit}', it has {', '.join(world.habits) or 'none'}"
+            raise UsageError(message, remedy="Correct or remove it in the recipe's `habit_shares`.")
+
+
+def _play_example(environment: Environment, sampling: Sampling, script: _Script) -> _Example:
     episode, turns = script
-    session = environment.open(episode)
-    try:
-        results = tuple(
-            tuple(shown(session.call(name, dict(given)).text, sampling) for name, given in turn.calls) for turn in turns
-        )
-        return _Example(episode, turns, environment, results, session.verify(turns[-1].text).success)
-    finally:
-        session.close()
+    played = play_script(environment, episode, turns)
+    results = tuple(tuple(shown(text, sampling) for text in texts) for texts in played.results)
+    return _Example(episode, turns, environment, results, played.score.success)
 
 
 def _tokenize(example: _Example, chats: dict[str, ChatFormat]) -> _Row:

@@ -8,7 +8,6 @@ class path; Java itself ignores it where they are not the same.
 
 from __future__ import annotations
 
-import fcntl
 import tempfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from experiment.environments.delta_world.client import SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import Jars
 from experiment.environments.delta_world.java import Java
+from experiment.environments.delta_world.locking import alone
 from experiment.environments.delta_world.server import Server, ServerOptions
 from experiment.errors import FaultError
 from experiment.sealing.canonical import encode
@@ -23,7 +23,6 @@ from experiment.sealing.digests import digest_bytes
 
 _TABLE = "workspace.warm.t"
 _SOURCE = f"(SELECT id + 1 AS id, 'new' AS name FROM {_TABLE}) s"
-_LOG_TAIL = 2000
 _STATEMENTS = (
     "CREATE SCHEMA workspace.warm",
     f"CREATE TABLE {_TABLE} (id INT, name STRING) TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
@@ -63,8 +62,7 @@ def provide_archive(cache_dir: Path, java: Java, jars: Jars) -> Path | None:
     name = digest_bytes(encode([str(java.executable.resolve()), java.version, str(files)]))[:16]
     target = cache_dir / "classes" / f"{name}.jsa"
     target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(target.parent / "lock"):
         if not target.is_file():
             for other in target.parent.glob("*.jsa"):
                 other.unlink()
@@ -84,8 +82,8 @@ def _make(target: Path, java: Java, jars: Jars) -> None:
             for statement in _STATEMENTS:
                 shown = workspace.sql(statement)
                 if shown.is_error:
-                    log = (server.folder / "server.log").read_bytes()[-_LOG_TAIL:].decode(errors="replace")
-                    msg = f"the class-data archive cannot be made: `{statement}` failed with: {shown.text[:500]} {log}"
+                    said = f"{shown.text[:500]} {server.log_tail()}"
+                    msg = f"the class-data archive cannot be made: `{statement}` failed with: {said}"
                     raise FaultError(msg)
             workspace.close()
         finally:

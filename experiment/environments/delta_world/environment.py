@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.base import STANDARD, NativeCall, Script, ScriptedTurn, ToolResult
 from experiment.environments.delta_world.families.every import FAMILIES
 from experiment.environments.delta_world.scene import TIERS
 from experiment.environments.delta_world.task import SUBMITTED, Layout, Task, parse_task, task_space
 from experiment.environments.delta_world.workspace import Workspace, Workspaces
-from experiment.environments.generation import generate_distinct, misplay, require_tier
+from experiment.environments.generation import generate_distinct, require_tier
 from experiment.errors import FaultError, UsageError
 from experiment.records.episode import Episode, ToolSpec
 from experiment.records.rollout import Score
@@ -165,9 +165,9 @@ class DeltaWorld:
         return TOOLS
 
     @property
-    def habits(self) -> tuple[str, ...]:
+    def habits(self) -> Mapping[str, Script]:
         """`claim_success`."""
-        return ("claim_success",)
+        return {"claim_success": self.claim_success}
 
     def generate(
         self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
@@ -220,14 +220,6 @@ class DeltaWorld:
             ScriptedTurn(text="", calls=((SUBMIT, (("summary", "The task is solved."),)),)),
             ScriptedTurn(text=SUBMITTED, calls=()),
         )
-
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Return the turns of a bad habit.
-
-        Raises:
-            UsageError: There is no such habit.
-        """
-        return misplay(WORLD, {"claim_success": self.claim_success}, episode, habit)
 
 
 def _read_task(episode: Episode) -> Task:

@@ -7,16 +7,13 @@ Episodes get copies.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from experiment.environments.delta_world.freeze import freeze_table
+from experiment.environments.delta_world.locking import alone
 from experiment.environments.delta_world.replay import LOG, NeedsSparkError, replay
 from experiment.environments.delta_world.rows import count_rows, read_rows
 from experiment.environments.delta_world.tables import TABLE, FixtureTable
@@ -59,7 +56,7 @@ class Fixtures:
         if name in self._checked:
             return target
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self._folder / f".{name}.lock"):
+        with alone(self._folder / f".{name}.lock"):
             if not _is_untouched(target):
                 shutil.rmtree(target, ignore_errors=True)
                 self._build(layout, target)
@@ -142,13 +139,3 @@ def _execute(workspace: Workspace, statement: str) -> None:
     if shown.is_error:
         msg = f"a fixture cannot be laid out: `{statement[:200]}` failed with: {shown.text[:500]}"
         raise ServiceError(msg)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

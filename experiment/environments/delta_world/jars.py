@@ -7,8 +7,6 @@ time; a file that is not what the lock says is fetched again, and what is fetche
 from __future__ import annotations
 
 import base64
-import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -19,11 +17,11 @@ import struct
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiment.environments.delta_world.java import Java
+from experiment.environments.delta_world.locking import alone
 from experiment.errors import UsageError
 from experiment.sealing.digests import digest_bytes
 
@@ -98,7 +96,7 @@ def provide_jars(cache_dir: Path, java: Java) -> Jars:
     locked = read_lock()
     jar_dir = cache_dir / "jars"
     jar_dir.mkdir(parents=True, exist_ok=True)
-    with _alone(cache_dir):
+    with alone(cache_dir / "lock"):
         if _missing(jar_dir, locked):
             _fetch(cache_dir, jar_dir, java, locked)
         delta = tuple(jar_dir / name for name in sorted(locked) if "_ecj-" not in name)
@@ -118,14 +116,6 @@ def find_spark_jars() -> tuple[Path, ...]:
             return jars
     msg = "pyspark, which brings Spark, is not installed"
     raise UsageError(msg, remedy=PYSPARK_REMEDY)
-
-
-@contextlib.contextmanager
-def _alone(cache_dir: Path) -> Iterator[None]:
-    """Keep others from writing to the cache at the same time."""
-    with (cache_dir / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _missing(jar_dir: Path, locked: dict[str, str]) -> list[str]:

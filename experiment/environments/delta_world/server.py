@@ -225,6 +225,10 @@ class Server:
         """Return the resident memory of the server and all its processes; 0 when it has ended."""
         return family_rss_bytes(self.pid)
 
+    def log_tail(self) -> str:
+        """Return how its log ends."""
+        return (self.folder / "server.log").read_bytes()[-_LOG_TAIL:].decode(errors="replace").strip()
+
     def stop(self) -> None:
         """Afterwards none of the server's processes runs; its folder stays."""
         process = self._process
@@ -260,8 +264,7 @@ class Server:
                 return int(match.group(1))
             if self._process.poll() is not None and lines.empty():
                 break
-        log = (self.folder / "server.log").read_bytes()[-_LOG_TAIL:].decode(errors="replace")
-        msg = f"{self.folder / 'server.log'}: the Spark server did not start: {log.strip()}"
+        msg = f"{self.folder / 'server.log'}: the Spark server did not start: {self.log_tail()}"
         raise ServiceError(msg)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from experiment.environments.base import is_whole
 from experiment.environments.delta_world.archive import provide_archive
 from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
@@ -21,7 +22,7 @@ from experiment.environments.delta_world.jars import provide_jars
 from experiment.environments.delta_world.java import find_java
 from experiment.environments.delta_world.server import Server, ServerOptions, family_rss_bytes
 from experiment.environments.delta_world.workspace import Table
-from experiment.errors import FaultError, ServiceError, UsageError
+from experiment.errors import ServiceError, UsageError
 from experiment.records.base import Count, Record
 from experiment.records.world import DeltaTablesWorld
 from experiment.sealing.canonical import decode_record, encode_record
@@ -95,15 +96,6 @@ class DeltaServers:
         server.stop()
         for name in ("episodes", "scratch"):
             shutil.rmtree(server.folder / name, ignore_errors=True)
-
-
-def is_whole(server: Server) -> bool:
-    """Say whether a server can be given more work."""
-    try:
-        server.require_whole()
-    except FaultError:
-        return False
-    return True
 
 
 def foreign_address(settings: DeltaTablesWorld) -> ServerAddress:
@@ -212,12 +204,17 @@ class RenewedWorkspaces:
 
     def _whole(self) -> SparkWorkspaces:
         """Return workspaces on a server that has not grown too much, or that somebody still uses."""
-        is_ours = self._current is not None and self._pid != 0
-        has_grown = is_ours and family_rss_bytes(self._pid) > _RENEW_RSS_BYTES
-        if has_grown and not any(folder.exists() for folder in self._open):
+        is_outgrown = self._is_outgrown()
+        if is_outgrown:
             self.close()
         if self._current is None:
-            address = decode_record(ServerAddress, self._ask(has_grown).encode())
+            address = decode_record(ServerAddress, self._ask(is_outgrown).encode())
             self._pid = address.pid
             self._current = SparkWorkspaces(RemoteServer(address), self._limits)
         return self._current
+
+    def _is_outgrown(self) -> bool:
+        """Say whether a server of ours shall be replaced; its memory is looked at only where nothing is open on it."""
+        if self._current is None or not self._pid or any(folder.exists() for folder in self._open):
+            return False
+        return family_rss_bytes(self._pid) > _RENEW_RSS_BYTES

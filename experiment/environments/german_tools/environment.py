@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
-from experiment.environments.generation import generate_distinct, misplay, require_tier
+from experiment.environments.base import STANDARD, NativeCall, Script, ScriptedTurn, ToolResult
+from experiment.environments.generation import generate_distinct, require_tier
 from experiment.environments.german_tools.episodes import (
     FAMILIES,
     LEFT,
@@ -99,7 +99,6 @@ class GermanTools:
     def __init__(self, families: tuple[str, ...] = (), number_formats: tuple[str, ...] = ("integer",)) -> None:
         self._families = _check_choice("world.families", families or FAMILIES, FAMILIES)
         self._formats = _check_choice("world.number_formats", number_formats, NUMBER_FORMATS)
-        self._habits = {"skip_calculation": self.skip_calculation, "repeat_calculation": self.repeat_calculation}
 
     @property
     def name(self) -> str:
@@ -117,9 +116,9 @@ class GermanTools:
         return TOOLS
 
     @property
-    def habits(self) -> tuple[str, ...]:
+    def habits(self) -> Mapping[str, Script]:
         """`skip_calculation` and `repeat_calculation`."""
-        return tuple(self._habits)
+        return {"skip_calculation": self.skip_calculation, "repeat_calculation": self.repeat_calculation}
 
     def generate(
         self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
@@ -162,14 +161,6 @@ class GermanTools:
         task = _read_task(episode)
         calls = solve(task)
         return (*_tool_turns([*calls, calls[-1]]), _answer_turn(task.answer))
-
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Return the turns of a bad habit.
-
-        Raises:
-            UsageError: There is no such habit.
-        """
-        return misplay(WORLD, self._habits, episode, habit)
 
     def _guess_wrong(self, task: Task, seed: int) -> str:
         values = {write_number(value, number_format) for number_format in self._formats for value in LEFT}

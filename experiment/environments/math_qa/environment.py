@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 
-from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
-from experiment.environments.generation import generate_distinct, make_episode, misplay, require_tier
+from experiment.environments.base import STANDARD, NativeCall, Script, ScriptedTurn, ToolResult
+from experiment.environments.generation import generate_distinct, make_episode, require_tier
 from experiment.environments.german_tools.numbers import format_number, parse_number
 from experiment.environments.german_tools.task import ANSWER_MARK, parse_answer
 from experiment.environments.math_qa.questions import FAMILIES, MGSM_FAMILY, WORLD, make_question, question_space
@@ -73,9 +73,9 @@ class MathQA:
         return ()
 
     @property
-    def habits(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+    def habits(self) -> Mapping[str, Script]:
+        """None: questions are answered well or not at all."""
+        return {}
 
     def generate(
         self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
@@ -102,14 +102,6 @@ class MathQA:
     def solve(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
         """Return the one turn with the exact answer."""
         return (ScriptedTurn(text=f"{ANSWER_MARK}{_read_answer(episode)}", calls=()),)
-
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Raise: questions are answered well or not at all.
-
-        Raises:
-            UsageError: Always.
-        """
-        return misplay(WORLD, {}, episode, habit)
 
 
 def _read_answer(episode: Episode) -> str:

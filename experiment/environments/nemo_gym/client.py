@@ -6,6 +6,7 @@ A request is sent once. Whatever then goes wrong is an error: a tool that may ha
 from __future__ import annotations
 
 import http.client
+import json
 import select
 import socket
 import threading
@@ -50,6 +51,14 @@ class Reply:
     """False where the reply was longer."""
     cookies: tuple[tuple[str, str], ...]
     """(name, value) of the cookies that it set."""
+
+    def read_object(self) -> dict[str, object] | None:
+        """Return the JSON object that the reply is; None where it is another thing, or cut."""
+        try:
+            value = json.loads(self.body) if self.is_whole else None
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) else None
 
 
 class GymClient:

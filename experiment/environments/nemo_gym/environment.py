@@ -14,13 +14,13 @@ Bytes that are no UTF-8 are shown as U+FFFD; of a reply beyond the client's limi
 from __future__ import annotations
 
 import http.client
-import json
 from collections.abc import Mapping, Sequence
 
-from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.base import STANDARD, NativeCall, Script, ScriptedTurn, ToolResult
 from experiment.environments.nemo_gym.client import GymClient, Reply
 from experiment.environments.nemo_gym.messages import make_response, write_arguments
 from experiment.environments.nemo_gym.tasks import WORLD, GymTasks, Probe
+from experiment.environments.scripted import play_script
 from experiment.errors import FaultError, ServiceError, UsageError
 from experiment.records.episode import Episode, ToolSpec
 from experiment.records.rollout import Score
@@ -98,11 +98,8 @@ class GymSession:
         # The row is canonical JSON, an object that is not empty.
         reply = self._post("/verify", b'{"response":' + response + b"," + self._row[1:])
         _require_success(reply, "/verify")
-        try:
-            verdict = json.loads(reply.body) if reply.is_whole else None
-        except ValueError:
-            verdict = None
-        if not isinstance(verdict, dict):
+        verdict = reply.read_object()
+        if verdict is None:
             msg = f"the NeMo Gym service answers /verify with {reply.body[:_SHOWN]!r}"
             raise ServiceError(msg)
         return verdict
@@ -154,8 +151,8 @@ class GymWorld:
         return self._tasks.tools
 
     @property
-    def habits(self) -> tuple[str, ...]:
-        """Names of the bad habits that a policy can be taught."""
+    def habits(self) -> Mapping[str, Script]:
+        """The bad habits that a policy can be taught, by name."""
         return self._tasks.habits
 
     def generate(
@@ -188,14 +185,6 @@ class GymWorld:
         """
         return self._tasks.solve(episode)
 
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Return the turns of a bad habit.
-
-        Raises:
-            UsageError: There is no such habit.
-        """
-        return self._tasks.misplay(episode, habit)
-
 
 def play_probe(world: GymWorld, probe: Probe) -> None:
     """Play a rollout whose verdict is known.
@@ -203,11 +192,7 @@ def play_probe(world: GymWorld, probe: Probe) -> None:
     Raises:
         ServiceError: The verdict is another, or the service broke.
     """
-    session = world.open(probe.episode)
-    for turn in probe.turns:
-        for name, arguments in turn.calls:
-            session.call(name, dict(arguments))
-    score = session.verify(probe.turns[-1].text if probe.turns else "")
+    score = play_script(world, probe.episode, probe.turns).score
     if probe.success is not None and score.success != probe.success:
         msg = f"the NeMo Gym service judges the self-test '{probe.episode.id}' as {score.success}, not {probe.success}"
         raise ServiceError(msg)

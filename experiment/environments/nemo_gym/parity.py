@@ -9,7 +9,7 @@ not sent: the agent would make a request of it, which the rollout loop does not.
 
 from __future__ import annotations
 
-import json
+import http.client
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -99,11 +99,8 @@ class AgentReplay:
         request = row["responses_create_params"]
         row["responses_create_params"] = {**request, "metadata": {KEY: key}}  # type: ignore[dict-item]
         reply = self._client.post("/run", encode(row), {})
-        try:
-            verdict = json.loads(reply.body) if reply.status == 200 and reply.is_whole else None  # noqa: PLR2004
-        except ValueError:
-            verdict = None
-        if not isinstance(verdict, dict):
+        verdict = reply.read_object() if reply.status == http.client.OK else None
+        if verdict is None:
             msg = f"NeMo Gym's agent answers rollout {key} with status {reply.status}: {reply.body[:_SHOWN]!r}"
             raise ServiceError(msg)
         return verdict

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn
-from experiment.environments.generation import Draft, Space, generate_distinct, misplay, require_tier
+from experiment.environments.base import STANDARD, NativeCall, Script, ScriptedTurn
+from experiment.environments.generation import Draft, Space, generate_distinct, require_tier
 from experiment.environments.nemo_gym.tasks import WORLD, Probe, read_reward
 from experiment.errors import UsageError
 from experiment.records.episode import Episode, Message, ToolSpec
@@ -75,9 +75,9 @@ class RowTasks:
         return False
 
     @property
-    def habits(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+    def habits(self) -> Mapping[str, Script]:
+        """None: nobody knows what is bad."""
+        return {}
 
     def generate(
         self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
@@ -99,14 +99,6 @@ class RowTasks:
         """
         msg = f"episode '{episode.id}': rows of a NeMo Gym server have no scripted solver"
         raise UsageError(msg, remedy="Name a finished baseline in the recipe instead of a `[starter]`.")
-
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Raise: nobody knows what is bad.
-
-        Raises:
-            UsageError: Always.
-        """
-        return misplay(WORLD, {}, episode, habit)
 
     def row(self, episode: Episode) -> dict[str, object]:
         """Return the episode's row.

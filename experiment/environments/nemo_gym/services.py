@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from experiment.environments.base import is_whole
 from experiment.environments.german_tools.environment import GermanTools
 from experiment.environments.nemo_gym.gym_python import GymServers
 from experiment.environments.nemo_gym.rows import RowTasks
 from experiment.environments.nemo_gym.service import GymService
 from experiment.environments.nemo_gym.tasks import GermanTasks, GymTasks
-from experiment.errors import ServiceError
 from experiment.records.world import NemoGymWorld
 from experiment.sealing.canonical import encode_record
 
@@ -65,12 +65,3 @@ class GymServices:
         if self._service is not None:
             self._service.stop()
         self._service = None
-
-
-def is_whole(service: GymService) -> bool:
-    """Say whether the service lives and answers."""
-    try:
-        service.require_whole()
-    except ServiceError:
-        return False
-    return True

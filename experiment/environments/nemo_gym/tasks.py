@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from experiment.environments.base import STANDARD, NativeCall, ScriptedTurn, ToolResult
+from experiment.environments.base import STANDARD, NativeCall, Script, ScriptedTurn, ToolResult
 from experiment.environments.german_tools.environment import GermanTools
 from experiment.environments.nemo_gym.messages import make_request
 from experiment.errors import ServiceError
@@ -46,18 +46,14 @@ class GymTasks(Protocol):
         ...
 
     @property
-    def habits(self) -> tuple[str, ...]:
-        """Names of the bad habits that a policy can be taught."""
+    def habits(self) -> Mapping[str, Script]:
+        """The bad habits that a policy can be taught, by name."""
         ...
 
     def generate(
         self, *, prefix: str, count: int, seed: int, taken: frozenset[str], tier: str = STANDARD
     ) -> tuple[Episode, ...]:
         """Make episodes, as `Environment.generate` does."""
-        ...
-
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Return turns that show a habit."""
         ...
 
     def solve(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
@@ -119,7 +115,7 @@ class GermanTasks:
         return True
 
     @property
-    def habits(self) -> tuple[str, ...]:
+    def habits(self) -> Mapping[str, Script]:
         """Those of the world."""
         return self._world.habits
 
@@ -132,14 +128,6 @@ class GermanTasks:
             UsageError: A family has fewer distinct tasks than asked for, or a tier other than the one there is.
         """
         return self._world.generate(prefix=prefix, count=count, seed=seed, taken=taken, tier=tier)
-
-    def misplay(self, episode: Episode, habit: str) -> tuple[ScriptedTurn, ...]:
-        """Return the turns of a bad habit.
-
-        Raises:
-            UsageError: There is no such habit.
-        """
-        return self._world.misplay(episode, habit)
 
     def solve(self, episode: Episode) -> tuple[ScriptedTurn, ...]:
         """Return the required calls, one per turn, and the exact answer."""

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `delta` is not installed")
 
 from experiment.environments.base import Environment
-from experiment.environments.catalogue import open_world
+from experiment.environments.catalogue import open_worlds
 from experiment.environments.delta_world import service
 from experiment.environments.delta_world.client import SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
@@ -64,7 +64,7 @@ def test_grown_server_is_replaced_between_episodes_and_answers_alike(
 ) -> None:
     settings = DeltaTablesWorld(cache_dir=str(CACHE), statement_seconds=240.0)
     episode = make("deleted_rows")
-    with open_world(settings, tmp_path) as world:
+    with open_worlds(settings, tmp_path) as (world,):
         assert _solve(world, episode)
         monkeypatch.setattr(service, "_RENEW_RSS_BYTES", 1)
         assert _solve(world, episode)
@@ -86,7 +86,7 @@ def test_server_of_somebody_else_is_played_on_and_left_running(
     )
     episode = make("deleted_rows")
     for _ in range(2):
-        with open_world(settings, tmp_path) as world:
+        with open_worlds(settings, tmp_path) as (world,):
             assert _solve(world, episode)
         server.require_whole()
     assert list(tmp_path.iterdir()) == []

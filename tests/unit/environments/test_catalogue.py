@@ -12,7 +12,7 @@ from experiment.environments.catalogue import (
     build_world,
     connect_world,
     describe_world,
-    open_world,
+    open_worlds,
     start_services,
 )
 from experiment.environments.delta_world.service import DeltaServers
@@ -52,7 +52,7 @@ def test_world_is_not_opened_without_its_service(settings: World) -> None:
 def test_world_without_a_service_is_opened_at_once_and_asks_nobody(tmp_path: Path) -> None:
     with connect_world(GermanToolsWorld(), lambda _renew: pytest.fail("nobody is asked")) as world:
         assert world.name == "german_tools"
-    with open_world(GermanToolsWorld(), tmp_path) as world:
+    with open_worlds(GermanToolsWorld(), tmp_path) as (world,):
         episode = world.generate(prefix="e", count=1, seed=3, taken=frozenset())[0]
         session, turns = world.open(episode), world.solve(episode)
         for turn in turns:

@@ -26,6 +26,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.server_utils import ServerClient, SimpleServer
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from experiment.environments.nemo_gym.client import IDENTITY_HEADER
 from experiment.environments.nemo_gym.server.configuration import (
     AGENTS,
     Section,
@@ -39,7 +40,6 @@ from experiment.environments.nemo_gym.server.configuration import (
 )
 from experiment.sealing.canonical import encode
 
-IDENTITY_HEADER = b"x-service-identity"
 _HOST = "127.0.0.1"
 _KEEP_ALIVE_S = 3600
 """Owners keep connections; a server that closed them when idle would look broken."""
@@ -64,7 +64,7 @@ class _Identified:
 
     def __init__(self, app: Any, identity: str) -> None:  # noqa: ANN401 - an ASGI application
         self._app = app
-        self._header = (IDENTITY_HEADER, identity.encode("ascii"))
+        self._header = (IDENTITY_HEADER.encode("ascii"), identity.encode("ascii"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_identified(message: Scope) -> None:
