@@ -29,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -185,6 +185,16 @@ def require(holds: bool, episode: Episode, what: str) -> None:  # noqa: FBT001 -
         raise RuntimeError(msg)
 
 
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Start servers the plain way: other settings, and nothing that confines them, so that they reach themselves."""
+    with (
+        mock.patch.object(server_module, "_java_command", plain_command),
+        mock.patch.object(server_module, "_confined", lambda command, *_: list(command)),
+    ):
+        yield
+
+
 def plain_command(java: Java, jars: Jars, folder: Path, _options: ServerOptions) -> list[str]:
     """Return the command line of the plain server: the settings above, and Java as it comes."""
     settings = {
@@ -323,8 +333,7 @@ def main(cold: int = 100, window_s: float = 60.0, pairs: int = 3, warm_s: float 
         players, first = {}, {}
         for name, make in (("plain", Plain), ("ours", Ours)):
             began = time.perf_counter()
-            command = plain_command if name == "plain" else server_module._java_command  # noqa: SLF001
-            with mock.patch.object(server_module, "_java_command", command):
+            with plainly() if name == "plain" else nullcontext():
                 server = stack.enter_context(started(java, jars, folder / name, ServerOptions()))
             players[name] = Player(name, server, make(server), episodes, began)
             first[name] = players[name].play(CLIENTS, lambda number, _: number < cold, began=began)
