@@ -7,7 +7,8 @@ work until a server is warm, and episodes over which our server's memory is watc
 - *plain*: a Spark server with the settings that suit tiny tables (no generated code, one partition, raw local files)
   and an ordinary Java; every episode's tables are made by its statements, and judged by `SELECT *`, `DESCRIBE DETAIL`
   and `DESCRIBE HISTORY` before they are dropped.
-- *ours*: the world as a rollout uses it: copied fixtures, a private catalog, the log replayed by the verifier.
+- *ours*: the world and its server as a rollout uses them: copied fixtures, a private catalog, the log replayed by the
+  verifier, Java with an archive of its classes (made once, like the fixtures).
 
 Both play the scripted solver over the same mix of all families, on one server each, 8 episodes at a time and one at a
 time; every episode must be solved. First the two servers start and play the first episodes, one after the other. When
@@ -35,16 +36,19 @@ from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
+from experiment.environments.delta_world import launch
 from experiment.environments.delta_world import server as server_module
+from experiment.environments.delta_world.archive import provide_archive
 from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces
 from experiment.environments.delta_world.environment import DeltaWorld
 from experiment.environments.delta_world.fixtures import Fixtures
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import Jars, provide_jars
 from experiment.environments.delta_world.java import Java, find_java
+from experiment.environments.delta_world.launch import ServerOptions
 from experiment.environments.delta_world.moments import commit_moment
 from experiment.environments.delta_world.rows import count_rows
-from experiment.environments.delta_world.server import Server, ServerOptions
+from experiment.environments.delta_world.server import Server
 from experiment.environments.delta_world.tables import TABLE
 from experiment.environments.delta_world.task import CATALOG, Task, parse_task
 from experiment.records.episode import Episode
@@ -55,7 +59,7 @@ PATIENT = Limits(statement_seconds=600.0, stop_seconds=120.0)
 TICKS = os.sysconf("SC_CLK_TCK")
 
 PLAIN_SETTINGS = {
-    key: server_module.SETTINGS[key]
+    key: launch.SETTINGS[key]
     for key in (
         *("spark.app.name", "spark.ui.enabled", "spark.driver.host", "spark.driver.bindAddress"),
         *("spark.connect.grpc.binding.address", "spark.connect.grpc.binding.port", "spark.sql.catalog.spark_catalog"),
@@ -63,10 +67,13 @@ PLAIN_SETTINGS = {
         "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration",
         *("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode", "spark.sql.adaptive.enabled"),
         *("spark.sql.shuffle.partitions", "spark.default.parallelism", "spark.databricks.delta.snapshotPartitions"),
-        *("spark.databricks.delta.commitStats.collect", "spark.hadoop.fs.file.impl"),
-        "spark.hadoop.fs.AbstractFileSystem.file.impl",
+        "spark.databricks.delta.commitStats.collect",
     )
-} | {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
+} | {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
 
 
 @dataclass(slots=True)
@@ -189,7 +196,7 @@ def require(holds: bool, episode: Episode, what: str) -> None:  # noqa: FBT001 -
 def plainly() -> Iterator[None]:
     """Start servers the plain way: other settings, and nothing that confines them, so that they reach themselves."""
     with (
-        mock.patch.object(server_module, "_java_command", plain_command),
+        mock.patch.object(server_module, "java_command", plain_command),
         mock.patch.object(server_module, "_confined", lambda command, *_: list(command)),
     ):
         yield
@@ -206,9 +213,9 @@ def plain_command(java: Java, jars: Jars, folder: Path, _options: ServerOptions)
     flags = ["-Xmx2g", f"-Djava.io.tmpdir={folder / 'scratch'}", f"-Duser.home={folder / 'scratch'}"]
     flags += [f"-Dlog4j2.configurationFile={folder / 'logging.properties'}", "-Duser.timezone=UTC"]
     flags += ["-Dio.netty.tryReflectionSetAccessible=true"]
-    flags += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in server_module._OPENED]  # noqa: SLF001
+    flags += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in launch.OPENED]
     properties = [f"-D{key}={value}" for key, value in settings.items()]
-    return [str(java.executable), *flags, *properties, "-cp", jars.joined, server_module.MAIN_CLASS]
+    return [str(java.executable), *flags, *properties, "-cp", jars.joined, launch.MAIN_CLASS]
 
 
 def cpu_seconds(server: Server) -> float:
@@ -330,11 +337,12 @@ def main(cold: int = 100, window_s: float = 60.0, pairs: int = 3, warm_s: float 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-delta-")))
         build_fixtures(java, jars, folder / "builder", episodes)
+        options = ServerOptions(class_archive=provide_archive(CACHE, java, jars))
         players, first = {}, {}
         for name, make in (("plain", Plain), ("ours", Ours)):
             began = time.perf_counter()
             with plainly() if name == "plain" else nullcontext():
-                server = stack.enter_context(started(java, jars, folder / name, ServerOptions()))
+                server = stack.enter_context(started(java, jars, folder / name, options))
             players[name] = Player(name, server, make(server), episodes, began)
             first[name] = players[name].play(CLIENTS, lambda number, _: number < cold, began=began)
             say(f"cold, the start included, {name}: {first[name]}")

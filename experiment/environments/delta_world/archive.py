@@ -1,13 +1,16 @@
 """A class-data archive: what Java has once read and checked of Spark's classes, kept for later starts.
 
 A server without one spends a good part of its first minute on reading classes. The archive belongs to one Java and one
-class path; Java itself ignores it where they are not the same.
+class path; Java itself ignores it where they are not the same. It stands on an archive of Java's own classes, made here
+too, since a runtime from a wheel comes without one.
 """
 
 # ruff: noqa: S608 - the table is our own
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -15,8 +18,9 @@ from experiment.environments.delta_world.client import SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import Jars
 from experiment.environments.delta_world.java import Java
+from experiment.environments.delta_world.launch import ServerOptions, base_archive
 from experiment.environments.delta_world.locking import alone
-from experiment.environments.delta_world.server import Server, ServerOptions
+from experiment.environments.delta_world.server import Server
 from experiment.errors import FaultError
 from experiment.sealing.canonical import encode
 from experiment.sealing.digests import digest_bytes
@@ -47,6 +51,8 @@ _STATEMENTS = (
 )
 """What a world's episodes do, once each."""
 
+_PATIENCE_S = 120.0
+
 
 def provide_archive(cache_dir: Path, java: Java, jars: Jars) -> Path | None:
     """Return the archive for this Java and these jars, made now where it is missing, which takes about a minute.
@@ -66,8 +72,17 @@ def provide_archive(cache_dir: Path, java: Java, jars: Jars) -> Path | None:
         if not target.is_file():
             for other in target.parent.glob("*.jsa"):
                 other.unlink()
-            _make(target, java, jars)
+            if _make_base(base_archive(target), java):
+                _make(target, java, jars)
     return target if target.is_file() else None
+
+
+def _make_base(target: Path, java: Java) -> bool:
+    """Say whether `target` now holds Java's own classes."""
+    command = [str(java.executable), "-Xshare:dump", "-XX:+UseSerialGC", f"-XX:SharedArchiveFile={target}"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False)
+    return target.is_file()
 
 
 def _make(target: Path, java: Java, jars: Jars) -> None:
@@ -76,7 +91,8 @@ def _make(target: Path, java: Java, jars: Jars) -> None:
         made.parent.mkdir()
         empty = Path(name) / "empty"
         empty.mkdir()
-        server = Server.start(java, jars, Path(name) / "server", ServerOptions(class_archive=made, writes_archive=True))
+        options = ServerOptions(class_archive=target, writes_archive=made)
+        server = Server.start(java, jars, Path(name) / "server", options)
         try:
             workspace = SparkWorkspaces(server, Limits(statement_seconds=600.0)).open(empty, (), "classes")
             for statement in _STATEMENTS:

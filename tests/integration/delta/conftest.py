@@ -14,7 +14,8 @@ from experiment.environments.delta_world.client import SparkWorkspace, SparkWork
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import Jars, provide_jars
 from experiment.environments.delta_world.java import Java, find_java
-from experiment.environments.delta_world.server import Server, ServerOptions
+from experiment.environments.delta_world.launch import ServerOptions
+from experiment.environments.delta_world.server import Server
 from experiment.environments.delta_world.workspace import Table
 from experiment.errors import UsageError
 

@@ -17,9 +17,10 @@ from experiment.environments.delta_world.fixtures import Fixtures
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import provide_jars
 from experiment.environments.delta_world.java import find_java
+from experiment.environments.delta_world.launch import ServerOptions
 from experiment.environments.delta_world.replay import NeedsSparkError, replay
 from experiment.environments.delta_world.rows import count_rows, read_rows
-from experiment.environments.delta_world.server import Server, ServerOptions
+from experiment.environments.delta_world.server import Server
 from experiment.environments.delta_world.task import lay_out, parse_task, task_space
 from experiment.environments.generation import make_episode
 from experiment.records.episode import Episode

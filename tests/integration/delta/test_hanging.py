@@ -16,7 +16,8 @@ from experiment.environments.delta_world.client import SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import Jars
 from experiment.environments.delta_world.java import Java
-from experiment.environments.delta_world.server import Server, ServerOptions, family
+from experiment.environments.delta_world.launch import ServerOptions
+from experiment.environments.delta_world.server import Server, family
 from experiment.errors import ServiceError
 
 QUESTION_S = 5.0

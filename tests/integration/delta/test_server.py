@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from experiment.environments.delta_world import server as server_module
+from experiment.environments.delta_world.archive import provide_archive
 from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import Jars
 from experiment.environments.delta_world.java import Java
-from experiment.environments.delta_world.server import Server, ServerOptions, confinement
+from experiment.environments.delta_world.launch import ServerOptions, base_archive
+from experiment.environments.delta_world.server import Server, confinement, family
 from experiment.errors import FaultError, UsageError
 from tests.integration.delta.conftest import INVOICES
 
@@ -35,6 +38,44 @@ def test_server_is_confined_and_known_by_its_memory(server: Server) -> None:
     assert confinement() != "none"
     assert 100e6 < server.rss_bytes() < 4e9
     assert os.getsid(server.pid) == server.pid
+
+
+def _faults_of_children(server: Server) -> int:
+    """Page faults of processes that the server's processes have started and seen ending; no process has none."""
+    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in family(server.pid))
+    return sum(int(fields[8]) for fields in stats)
+
+
+def test_statements_start_no_process(server: Server, open_workspace: Callable[[str], SparkWorkspace]) -> None:
+    """Hadoop runs one for each file that it makes or renames, unless it is told how else to do that."""
+    workspace = open_workspace("processes")
+    workspace.sql("SELECT 1")
+    before = _faults_of_children(server)
+    for statement in (
+        "CREATE TABLE workspace.ops.fresh (id INT, name STRING)",
+        "INSERT INTO workspace.ops.fresh VALUES (1, 'a'), (2, 'b')",
+        "UPDATE workspace.ops.fresh SET name = 'c' WHERE id = 1",
+        "RESTORE TABLE workspace.ops.invoices TO VERSION AS OF 1",
+    ):
+        shown = workspace.sql(statement)
+        assert not shown.is_error, shown.text
+    assert _faults_of_children(server) == before
+    made = [path for path in (workspace.folder / "ops" / "fresh").rglob("*") if path.is_file()]
+    assert len(made) > 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o644}
+
+
+def test_archive_of_classes_is_made_once_and_read(java: Java, jars: Jars, tmp_path: Path) -> None:
+    archive = provide_archive(tmp_path, java, jars)
+    assert archive is not None
+    made = archive.stat()
+    assert provide_archive(tmp_path, java, jars) == archive
+    assert archive.stat() == made
+    server = Server.start(java, jars, tmp_path / "server", ServerOptions(class_archive=archive))
+    mapped = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in family(server.pid))
+    server.stop()
+    assert archive.name in mapped
+    assert base_archive(archive).name in mapped
 
 
 def test_dead_server_is_a_fault_and_never_an_answer(java: Java, jars: Jars, fixture: Path, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from experiment.environments.delta_world.client import SparkWorkspace, SparkWork
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.jars import Jars
 from experiment.environments.delta_world.java import Java
-from experiment.environments.delta_world.server import SETTINGS, Server, ServerOptions
+from experiment.environments.delta_world.launch import SETTINGS, ServerOptions
+from experiment.environments.delta_world.server import Server
 from tests.integration.delta.conftest import INVOICES
 
 ROOT = Path(__file__).resolve().parents[3]

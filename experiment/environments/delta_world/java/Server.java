@@ -1,9 +1,14 @@
 package world;
 
 import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.lang.management.MemoryPoolMXBean;
+import java.lang.management.MemoryType;
 import java.net.URI;
-import org.apache.hadoop.conf.Configuration;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.sql.connect.service.SparkConnectServer;
 import org.apache.spark.sql.connect.service.SparkConnectService$;
 
@@ -13,12 +18,20 @@ public final class Server {
   private static final long PATIENCE_S = Long.getLong("world.patience", 5);
 
   private static final long POLL_MS = 20;
+  private static final long WATCH_MS = 500;
+
+  /** Part of the memory for what lasts that may be in use after a collection. */
+  private static final double FULL = 0.75;
+
+  /** Made when more than that is in use: work goes on, slower and slower, so that a new server is better. */
+  private static final String OUTGROWN = System.getProperty("world.outgrown", "");
 
   private Server() {}
 
   public static void main(String[] arguments) {
     start("owner", Server::endWithOwner);
     start("port", Server::announcePort);
+    start("memory", Server::watchMemory);
     SparkConnectServer.main(arguments);
   }
 
@@ -46,6 +59,22 @@ public final class Server {
     Runtime.getRuntime().halt(0);
   }
 
+  private static void watchMemory() {
+    for (MemoryPoolMXBean pool : ManagementFactory.getMemoryPoolMXBeans()) {
+      if (pool.getType() == MemoryType.HEAP && pool.isUsageThresholdSupported()) {
+        pool.setCollectionUsageThreshold((long) (FULL * pool.getUsage().getMax()));
+        while (!pool.isCollectionUsageThresholdExceeded()) {
+          sleep(WATCH_MS);
+        }
+      }
+    }
+    try {
+      Files.createFile(Path.of(OUTGROWN));
+    } catch (IOException error) {
+      // Without the file the server is used on, as slow as it is.
+    }
+  }
+
   private static void announcePort() {
     while (!SparkConnectService$.MODULE$.started() || !canReadFiles()) {
       sleep(POLL_MS);
@@ -60,7 +89,7 @@ public final class Server {
    */
   private static boolean canReadFiles() {
     try {
-      FileSystem.get(URI.create("file:///"), new Configuration());
+      FileSystem.get(URI.create("file:///"), SparkHadoopUtil.get().conf());
       return true;
     } catch (IOException error) {
       return false;

@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.catalog.CatalogTableType;
 import org.apache.spark.sql.catalyst.catalog.ExternalCatalog;
 import org.apache.spark.sql.catalyst.catalog.InMemoryCatalog;
 import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
+import org.apache.spark.sql.delta.DeltaLog$;
 import org.apache.spark.sql.delta.catalog.DeltaCatalog;
 import org.apache.spark.sql.execution.datasources.v2.V2SessionCatalog;
 import org.apache.spark.sql.types.StructType;
@@ -36,6 +37,7 @@ public final class WsCatalog extends DeltaCatalog {
     SparkSession session = (SparkSession) org.apache.spark.sql.SparkSession.active();
     SessionCatalog catalog = session.sessionState().catalog();
     String warehouse = options.get("warehouse");
+    forgetGoneTables(session);
     if (warehouse != null) {
       ExternalCatalog tables = new InMemoryCatalog(session.sparkContext().conf(), session.sparkContext().hadoopConfiguration());
       createSchema(tables, "default", warehouse);
@@ -111,6 +113,15 @@ public final class WsCatalog extends DeltaCatalog {
             CatalogTable.apply$default$18(), CatalogTable.apply$default$19(), CatalogTable.apply$default$20(),
             CatalogTable.apply$default$21(), CatalogTable.apply$default$22()),
         true);
+  }
+
+  /**
+   * Delta remembers a table for an hour after its last use, and with it the session that read it first; a megabyte for
+   * each, which fills the memory of a server within some hundred episodes. Tables of past episodes have no folder.
+   */
+  private static void forgetGoneTables(SparkSession session) {
+    DeltaLog$.MODULE$.getOrCreateCache(session.sessionState().conf()).asMap().keySet()
+        .removeIf(key -> !new File(key.path().toUri()).exists());
   }
 
   private static void replaceContents(SessionCatalog catalog, ExternalCatalog tables) {

