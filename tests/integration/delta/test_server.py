@@ -46,9 +46,10 @@ def _faults_of_children(server: Server) -> int:
     return sum(int(fields[8]) for fields in stats)
 
 
-def test_statements_start_no_process(server: Server, open_workspace: Callable[[str], SparkWorkspace]) -> None:
+def test_statements_start_no_process(java: Java, jars: Jars, fixture: Path, tmp_path: Path) -> None:
     """Hadoop runs one for each file that it makes or renames, unless it is told how else to do that."""
-    workspace = open_workspace("processes")
+    server = Server.start(java, jars, tmp_path / "server", ServerOptions(short_lived=True))
+    workspace = SparkWorkspaces(server, Limits(statement_seconds=240.0)).open(fixture, INVOICES, "processes")
     workspace.sql("SELECT 1")
     before = _faults_of_children(server)
     for statement in (
@@ -63,6 +64,8 @@ def test_statements_start_no_process(server: Server, open_workspace: Callable[[s
     made = [path for path in (workspace.folder / "ops" / "fresh").rglob("*") if path.is_file()]
     assert len(made) > 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o644}
+    workspace.close()
+    server.stop()
 
 
 def test_archive_of_classes_is_made_once_and_read(java: Java, jars: Jars, tmp_path: Path) -> None:
