@@ -59,7 +59,7 @@ class FaultError(ExperimentError):
     """A worker, world or service broke; no score was written for what it was doing."""
 
     exit_code = 70
-    remedy = "Look at the log named above, then continue with `python -m experiment run --resume`."
+    remedy = "Look at the log named above, then run the same command again, a run with `--resume`."
 
 
 class ServiceError(FaultError):
@@ -76,7 +76,7 @@ class StorageError(ExperimentError):
     """The file system refused a write; what was acknowledged before is safe."""
 
     exit_code = 74
-    remedy = "Free disk space or repair the file system, then continue with `python -m experiment run --resume`."
+    remedy = "Free disk space or repair the file system, then run the same command again, a run with `--resume`."
 
 
 class LockedError(ExperimentError):
@@ -90,4 +90,4 @@ class StoppedError(ExperimentError):
     """The run was asked to stop and did so after sealing what it had."""
 
     exit_code = 130
-    remedy = "Continue with `python -m experiment run --resume`."
+    remedy = "Run the same command again, a run with `--resume`."
