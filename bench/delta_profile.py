@@ -43,7 +43,7 @@ from experiment.environments.delta_world import server as server_module
 from experiment.environments.delta_world.archive import provide_archive
 from experiment.environments.delta_world.jars import provide_jars
 from experiment.environments.delta_world.java import find_java
-from experiment.environments.delta_world.launch import ServerOptions, java_command
+from experiment.environments.delta_world.launch import ServerOptions
 from experiment.environments.delta_world.server import Server, family
 
 HUNDRED = 100
@@ -93,6 +93,8 @@ def record(server: Server, home: Path, player: Player, folder: Path) -> None:
     """Print what a flight recording of a hundred episodes holds."""
     pid, target = str(family(server.pid)[-1]), folder / "warm.jfr"
     ask = [home / "bin" / "jcmd", pid]
+    # By default a stack is cut where Spark's planning only begins.
+    subprocess.run([*ask, "JFR.configure", "stackdepth=128"], check=True, capture_output=True)
     subprocess.run([*ask, "JFR.start", "name=warm", "settings=profile"], check=True, capture_output=True)
     player.play(CLIENTS, lambda number, _: number < HUNDRED)
     subprocess.run([*ask, "JFR.dump", "name=warm", f"filename={target}"], check=True, capture_output=True)
@@ -138,7 +140,7 @@ def main(episodes: int = 300, settings: Sequence[str] = ()) -> None:
             # A confined server has process numbers of its own, by which nobody outside can ask it for a recording.
             stack.enter_context(mock.patch.object(server_module, "_confined", lambda command, *_: list(command)))
         server = stack.enter_context(started(java, jars, folder / "server", options))
-        say(" ".join(java_command(java, jars, Path("server"), options)[1:12]))
+        say(f"Java {java.version} ({java.executable})")
         player = Player("ours", server, Ours(server), drawn, BEGAN)
         play_hundreds(player, episodes)
         if has_recorder:
