@@ -25,6 +25,8 @@ from experiment.errors import FaultError, UsageError
 from tests.integration.delta.conftest import INVOICES
 
 PATIENCE_S = 60.0
+FEW_FAULTS = 1_000
+"""A process has a hundred or two; the statements below took more than five thousand with a process a file."""
 
 
 def _await(condition: Callable[[], bool]) -> bool:
@@ -60,7 +62,8 @@ def test_statements_start_no_process(java: Java, jars: Jars, fixture: Path, tmp_
     ):
         shown = workspace.sql(statement)
         assert not shown.is_error, shown.text
-    assert _faults_of_children(server) == before
+    # Spark itself runs one (`getconf`), some seconds after its start.
+    assert _faults_of_children(server) - before < FEW_FAULTS
     made = [path for path in (workspace.folder / "ops" / "fresh").rglob("*") if path.is_file()]
     assert len(made) > 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o644}
