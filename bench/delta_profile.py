@@ -36,10 +36,10 @@ from delta_world import (
     cpu_seconds,
     say,
     started,
+    unconfined,
 )
 
 from experiment.environments.delta_world import client
-from experiment.environments.delta_world import server as server_module
 from experiment.environments.delta_world.archive import provide_archive
 from experiment.environments.delta_world.jars import provide_jars
 from experiment.environments.delta_world.java import find_java
@@ -138,7 +138,7 @@ def main(episodes: int = 300, settings: Sequence[str] = ()) -> None:
         options = ServerOptions(class_archive=provide_archive(CACHE, java, jars))
         if has_recorder:
             # A confined server has process numbers of its own, by which nobody outside can ask it for a recording.
-            stack.enter_context(mock.patch.object(server_module, "_confined", lambda command, *_: list(command)))
+            stack.enter_context(unconfined())
         server = stack.enter_context(started(java, jars, folder / "server", options))
         say(f"Java {java.version} ({java.executable})")
         player = Player("ours", server, Ours(server), drawn, BEGAN)

@@ -193,12 +193,16 @@ def require(holds: bool, episode: Episode, what: str) -> None:  # noqa: FBT001 -
 
 
 @contextmanager
+def unconfined() -> Iterator[None]:
+    """Start servers with nothing that confines them."""
+    with mock.patch.object(server_module, "_confined", lambda command, *_: list(command)):
+        yield
+
+
+@contextmanager
 def plainly() -> Iterator[None]:
-    """Start servers the plain way: other settings, and nothing that confines them, so that they reach themselves."""
-    with (
-        mock.patch.object(server_module, "java_command", plain_command),
-        mock.patch.object(server_module, "_confined", lambda command, *_: list(command)),
-    ):
+    """Start servers the plain way: other settings, and unconfined, so that they reach themselves."""
+    with mock.patch.object(server_module, "java_command", plain_command), unconfined():
         yield
 
 
