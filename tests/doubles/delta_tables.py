@@ -212,8 +212,11 @@ class FolderWorld:
         self.root = root
         self.opened: list[FolderWorkspace] = []
 
-    def open(self, fixture: Path, tables: Sequence[Table], key: str) -> FolderWorkspace:
-        """Copy the fixture."""
+    def open(
+        self, fixture: Path, tables: Sequence[Table], key: str, *, statement_seconds: float | None = None
+    ) -> FolderWorkspace:
+        """Copy the fixture; nothing here takes time."""
+        del statement_seconds
         folder = self.root / "episodes" / key
         shutil.copytree(fixture, folder)
         self.opened.append(FolderWorkspace(folder, tables, key))

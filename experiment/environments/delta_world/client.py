@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,7 +87,9 @@ class SparkWorkspaces:
                 self._sandbox.stop()
             self._sandbox = None
 
-    def open(self, fixture: Path, tables: Sequence[Table], key: str) -> SparkWorkspace:
+    def open(
+        self, fixture: Path, tables: Sequence[Table], key: str, *, statement_seconds: float | None = None
+    ) -> SparkWorkspace:
         """Copy `fixture`, times included, and register its tables without running a statement.
 
         Raises:
@@ -95,8 +98,9 @@ class SparkWorkspaces:
         self._server.require_whole()
         folder = self._server.folder / "episodes" / f"{_plain(key)}-{secrets.token_hex(4)}"
         shutil.copytree(fixture, folder, copy_function=shutil.copy2)
+        limits = replace(self._limits, statement_seconds=statement_seconds or self._limits.statement_seconds)
         try:
-            return SparkWorkspace(self._server, folder, tables, self._limits, self._turns, self.sandbox)
+            return SparkWorkspace(self._server, folder, tables, limits, self._turns, self.sandbox)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -29,6 +29,8 @@ FORMAT = "delta 4.4.0, frozen 4"
 SCHEMA = "build"
 
 _MODE = 0o755
+_PATIENCE_S = 600.0
+"""What a statement that lays a table out may take: no agent waits, and a server may be cold."""
 
 
 class Fixtures:
@@ -68,7 +70,7 @@ class Fixtures:
             made = Path(name) / "fixture"
             empty = Path(name) / "empty"
             empty.mkdir()
-            workspace = self._workspaces.open(empty, (), f"fixture-{target.name}")
+            workspace = self._workspaces.open(empty, (), f"fixture-{target.name}", statement_seconds=_PATIENCE_S)
             try:
                 _execute(workspace, f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{SCHEMA}")
                 for table in layout.tables:

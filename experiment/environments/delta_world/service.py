@@ -189,11 +189,13 @@ class RenewedWorkspaces:
         self._pid, self._folder = 0, Path()
         self._open: set[Path] = set()
 
-    def open(self, fixture: Path, tables: Sequence[Table], key: str) -> SparkWorkspace:
+    def open(
+        self, fixture: Path, tables: Sequence[Table], key: str, *, statement_seconds: float | None = None
+    ) -> SparkWorkspace:
         """Open a workspace; see `workspace.Workspaces`."""
         with self._lock:
             workspaces = self._whole()
-            workspace = workspaces.open(fixture, tables, key)
+            workspace = workspaces.open(fixture, tables, key, statement_seconds=statement_seconds)
             self._open = {folder for folder in self._open if folder.exists()} | {workspace.folder}
         return workspace
 

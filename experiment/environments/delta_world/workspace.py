@@ -113,13 +113,16 @@ class SparkServer(Protocol):
 class Workspaces(Protocol):
     """Where workspaces come from."""
 
-    def open(self, fixture: Path, tables: Sequence[Table], key: str) -> Workspace:
+    def open(
+        self, fixture: Path, tables: Sequence[Table], key: str, *, statement_seconds: float | None = None
+    ) -> Workspace:
         """Copy the folder `fixture`, times included, and register its tables without running a statement.
 
         Args:
             fixture: Folder with a Delta table per folder.
             tables: The tables to register.
             key: Name of the rollout, unique among those that are open.
+            statement_seconds: How long a statement may take; None takes what an agent's may.
 
         Raises:
             FaultError: The server broke.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from experiment.environments.delta_world.client import SparkWorkspace, SparkWorkspaces
+from experiment.environments.delta_world.fixtures import Fixtures
 from experiment.environments.delta_world.formatting import Limits
 from experiment.environments.delta_world.server import Server
+from experiment.environments.delta_world.task import lay_out
 
 Opener = Callable[[str], SparkWorkspace]
 
@@ -114,6 +117,17 @@ def test_statement_that_runs_too_long_is_stopped_and_commits_nothing(
         assert not workspace._is_busy()
         assert sorted(path.name for path in log.iterdir()) == before
         assert server.is_alive()
+    finally:
+        workspace.close()
+
+
+def test_fixture_is_laid_out_whatever_an_agents_statement_may_take(server: Server, tmp_path: Path) -> None:
+    hasty = SparkWorkspaces(server, Limits(statement_seconds=0.001, stop_seconds=120.0))
+    folder = Fixtures(tmp_path / "cache", hasty).ensure(lay_out("upsert", "standard", 0))
+    workspace = hasty.open(folder, (), "hasty")
+    try:
+        shown = workspace.sql("SELECT count(*) AS n FROM range(1000000)")
+        assert shown.text == "The statement was cancelled: it ran longer than 0.001 seconds."
     finally:
         workspace.close()
 

@@ -189,9 +189,13 @@ class LayingWorkspaces:
     def __init__(self, root: Path, layout: Layout, fails_at: str = "") -> None:
         self.root, self.layout, self.fails_at = root, layout, fails_at
         self.opened: list[LayingWorkspace] = []
+        self.patience: float | None = None
 
-    def open(self, fixture: Path, tables: tuple[Table, ...], key: str) -> LayingWorkspace:
+    def open(
+        self, fixture: Path, tables: tuple[Table, ...], key: str, *, statement_seconds: float | None = None
+    ) -> LayingWorkspace:
         """Open an empty folder."""
+        self.patience = statement_seconds
         folder = self.root / f"{key}-{len(self.opened)}"
         folder.mkdir(parents=True)
         self.opened.append(LayingWorkspace(folder, tables, key))
@@ -207,6 +211,7 @@ def test_fixture_is_built_once_and_found_again(tmp_path: Path) -> None:
     assert Fixtures(tmp_path / "cache", workspaces).ensure(layout) == folder
     assert len(workspaces.opened) == 1
     assert workspaces.opened[0].closed == 1
+    assert workspaces.patience == 600.0
     statements = [commit.statement for table in layout.tables for commit in table.commits]
     assert len(workspaces.opened[0].statements) == 1 + len(statements)
     assert sorted(path.name for path in folder.iterdir()) == sorted(table.folder for table in layout.tables)

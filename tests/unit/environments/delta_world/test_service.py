@@ -52,10 +52,14 @@ class Workspaces:
         self.root = server.folder
         self.opened: list[Workspace] = []
         self.is_closed = False
+        self.patience: float | None = None
         Workspaces.made.append(self)
 
-    def open(self, _fixture: Path, _tables: Sequence[Table], key: str) -> Workspace:
+    def open(
+        self, _fixture: Path, _tables: Sequence[Table], key: str, *, statement_seconds: float | None = None
+    ) -> Workspace:
         """Open one."""
+        self.patience = statement_seconds
         self.opened.append(Workspace(self.root / f"{key}-{self.port}"))
         return self.opened[-1]
 
@@ -144,6 +148,14 @@ def test_what_is_closed_asks_anew(connect, tmp_path: Path) -> None:
     workspaces.open(tmp_path, (), "two").close()
     assert driver.asked == [False, False]
     assert [each.is_closed for each in Workspaces.made] == [True, False]
+
+
+def test_time_of_a_statement_is_passed_on(connect, tmp_path: Path) -> None:
+    workspaces, _driver = connect(OURS)
+    workspaces.open(tmp_path, (), "agent").close()
+    assert Workspaces.made[0].patience is None
+    workspaces.open(tmp_path, (), "fixture", statement_seconds=600.0).close()
+    assert Workspaces.made[0].patience == 600.0
 
 
 class StandInServer:
